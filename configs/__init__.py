@@ -1,0 +1,1 @@
+"""What a job is: its schema, how it is loaded, and what identifies it."""

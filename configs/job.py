@@ -1,0 +1,198 @@
+"""The job: one YAML file, as frozen data.
+
+Units stand in the names (`_s` seconds, `_tokens`, `_bytes`). Unknown keys are errors (see `load`).
+A field's description is the reason that it exists; `docs/job.md` is generated from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+TaskName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and no key passes unread."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+class Columns(Section):
+    """Which input column plays which part. Only one of `prompt` and `messages` may be set; unset parts are guessed
+    from the names below. A task's template may use any column."""
+
+    id: str | None = Field(None, description="row id; default: column `id` if present, else content hash + ordinal")
+    task: str | None = Field(None, description="task label; default: column `task` if present, else `default`")
+    prompt: str | None = Field(None, description="the user's text; default: column `prompt`")
+    messages: str | None = Field(None, description="chat messages; default: column `messages`")
+
+
+class Source(Section):
+    """Where the rows come from."""
+
+    path: str | tuple[str, ...] = Field(
+        description="file, folder or glob, local or s3://, or run:<id>; relative paths start at the job file's folder"
+    )
+    format: Literal["auto", "jsonl", "parquet", "csv", "openai_batch", "hf_dataset"] = Field(
+        "auto", description="auto goes by the file's ending, and by the first line for OpenAI batch files"
+    )
+    columns: Columns = Columns()
+    rename: dict[str, str] = Field(
+        default_factory=dict, description="input column -> new name, for columns that clash with output columns"
+    )
+    limit: int | None = Field(None, ge=1, description="read only the first rows; for trials")
+
+
+class Sampling(Section):
+    """How tokens are chosen. A row may override every field but `stop_token_ids` and `ignore_eos`."""
+
+    temperature: float = Field(0.0, ge=0.0, le=5.0, description="0 is greedy")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus: smallest set with this probability mass")
+    top_k: int = Field(0, ge=0, description="keep the k most likely tokens; 0 keeps all")
+    min_p: float = Field(0.0, ge=0.0, le=1.0, description="drop tokens below this fraction of the most likely one")
+    repetition_penalty: float = Field(1.0, gt=0.0, le=10.0, description="1 is none (Keskar et al., 2019)")
+    max_tokens: int = Field(256, ge=1, description="output tokens per sample at most")
+    stop: tuple[str, ...] = Field((), max_length=16, description="text that ends a sample; not part of the output")
+    stop_token_ids: tuple[int, ...] = Field((), description="tokens that end a sample, beside the model's own")
+    ignore_eos: bool = Field(False, description="generate max_tokens whatever the model says; for benchmarks")
+    n: int = Field(1, ge=1, le=128, description="samples per row")
+    seed: int | None = Field(None, ge=0, lt=2**63, description="the row's noise; default: the job's seed")
+
+
+class DraftPolicy(Section):
+    """How long drafts are for a task. `k` is the draft length: tokens proposed per verification."""
+
+    policy: Literal["fixed", "off"] = Field("fixed", description="off is plain decoding")
+    k: int = Field(3, ge=0, le=8, description="draft length; 0 is plain decoding")
+    drafter: Literal["ngram", "none"] | None = Field(None, description="default: the job's drafter")
+
+
+class Task(Section):
+    """What a label on a row means."""
+
+    template: str | None = Field(None, description="Jinja over the input columns; default: the prompt column as it is")
+    system: str | None = Field(None, description="system prompt (Jinja too); ignored if messages bring their own")
+    sampling: Sampling = Sampling()
+    draft: DraftPolicy | None = Field(None, description="default: the job's draft section")
+    too_long: Literal["fail_row", "cut_start", "cut_end"] = Field(
+        "fail_row", description="a prompt over the limit fails, or its longest user message loses its start or end"
+    )
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="e.g. enable_thinking: false")
+    deadline_s: float | None = Field(None, gt=0, description="a row that takes longer ends as error `timeout`")
+
+
+class Model(Section):
+    """The target model, whose distribution the output follows."""
+
+    path: str = Field("smollm2-135m-instruct", description="a name of `draftfleet models list`, or a checkpoint folder")
+    dtype: Literal["bfloat16", "float32", "float64"] = Field("bfloat16", description="float32/64 to prove identity")
+    max_model_len: int | None = Field(None, ge=16, description="prompt + output tokens; default: the model's own limit")
+    chat_template: str | None = Field(None, description="path of a Jinja file that replaces the model's chat template")
+
+
+class Draft(Section):
+    """What proposes tokens for the target to verify."""
+
+    drafter: Literal["ngram", "none"] = Field("ngram", description="ngram is prompt lookup: needs no weights")
+    policy: DraftPolicy = DraftPolicy(policy="fixed", k=3, drafter=None)
+    ngram_max: int = Field(3, ge=1, le=16, description="longest suffix looked up in the text so far")
+    ngram_min: int = Field(2, ge=1, le=16, description="shortest suffix looked up")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Draft:
+        if self.ngram_min > self.ngram_max:
+            raise ValueError(f"ngram_min {self.ngram_min} is above ngram_max {self.ngram_max}")
+        return self
+
+
+class Engine(Section):
+    """The engine that runs the target."""
+
+    kind: Literal["torch"] = Field("torch", description="the embedded engine, on CPU and CUDA")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="cuda if there is one")
+    max_num_seqs: int = Field(16, ge=1, le=1024, description="sequences decoded together in one engine")
+    kv_cache_tokens: int | None = Field(None, ge=64, description="KV slots in tokens; default: by free memory")
+    max_batched_tokens: int = Field(512, ge=16, description="tokens of one forward pass, drafts and prefill included")
+    prefill_chunk_tokens: int = Field(256, ge=16, description="prompt tokens prefilled per round at most")
+    threads: int | None = Field(None, ge=1, description="torch threads per engine; default 1 on CPU")
+
+
+class Cluster(Section):
+    """Where the engines run."""
+
+    address: str = Field("local", description="local starts Ray here; auto or ray://host:port joins a cluster")
+    workers: int | None = Field(None, ge=1, description="engine actors; default: one per core or per GPU")
+    shards_in_flight: int = Field(3, ge=1, le=64, description="shards an engine works on at once, so it never drains")
+    num_cpus: float | None = Field(None, gt=0, description="CPUs reserved per engine; default 1")
+    num_gpus: float | None = Field(None, ge=0, description="GPUs reserved per engine; default 1 on cuda, else 0")
+
+
+class Sink(Section):
+    """Where the output goes: the run's folder is `<path>/<workload>-<run key>`."""
+
+    path: str = Field("output", description="folder, local (relative to the working directory) or s3://")
+    columns: tuple[str, ...] | None = Field(None, description="output columns to keep; default all but token_ids")
+    token_ids: bool = Field(False, description="also write the output's token ids")
+    compression: Literal["zstd", "snappy", "none"] = Field("zstd", description="Parquet codec")
+
+
+class Storage(Section):
+    """How s3:// is reached; the same on the driver and on every worker. Credentials never stand here: they come from
+    the environment, the profile or the instance role, and are refreshed by boto3."""
+
+    endpoint_url: str | None = Field(None, description="default: AWS; or AWS_ENDPOINT_URL")
+    region: str | None = Field(None, description="default: boto3's own order")
+    profile: str | None = Field(None, description="a named profile of the AWS config files")
+    addressing_style: Literal["auto", "path", "virtual"] = Field("auto", description="path for most self-hosted stores")
+    kms_key_id: str | None = Field(None, description="SSE-KMS key for everything written")
+    max_attempts: int = Field(8, ge=1, le=50, description="tries per request, with backoff")
+    connect_timeout_s: float = Field(10.0, gt=0, description="to open a connection")
+    read_timeout_s: float = Field(60.0, gt=0, description="between two bytes of an answer")
+
+
+class Shard(Section):
+    """The unit of work, of commit and of loss: what is in flight when an engine dies is done again."""
+
+    target_seconds: float = Field(60.0, gt=0, description="engine time of one shard, about")
+    tokens_per_second: float | None = Field(
+        None, gt=0, description="output tokens/s of one engine, to size shards; default 150 on CPU, 2000 on a GPU"
+    )
+    max_rows: int = Field(2000, ge=1, description="rows of one shard at most")
+
+
+class Limits(Section):
+    """When a run stops by itself."""
+
+    max_error_rate: float = Field(0.01, ge=0.0, le=1.0, description="share of samples that may fail")
+
+
+class Job(Section):
+    """One YAML file: the whole of what is asked for."""
+
+    workload: Name = Field(description="the name that the cost is reported under")
+    team: str | None = Field(None, description="who owns the cost")
+    cost_center: str | None = Field(None, description="what is charged")
+    labels: dict[str, str] = Field(default_factory=dict, description="free labels, carried to the report")
+    source: Source
+    tasks: dict[TaskName, Task] = Field(default_factory=dict, description="label -> task; `default` always exists")
+    model: Model = Model()
+    draft: Draft = Draft()
+    engine: Engine = Engine()
+    cluster: Cluster = Cluster()
+    sink: Sink = Sink()
+    storage: Storage = Storage()
+    shard: Shard = Shard()
+    limits: Limits = Limits()
+    seed: int = Field(0, ge=0, lt=2**63, description="noise of every row that brings none")
+
+    def task(self, name: str) -> Task | None:
+        """The task of a label; `default` exists even if the file does not spell it out."""
+        return self.tasks.get(name, Task() if name == "default" else None)
+
+    def draft_policy(self, task: Task) -> DraftPolicy:
+        """The task's own draft policy, or the job's, with the drafter filled in."""
+        policy = task.draft or self.draft.policy
+        return policy.model_copy(update={"drafter": policy.drafter or self.draft.drafter})

@@ -1,0 +1,225 @@
+"""What an engine is: the one contract that every engine keeps.
+
+    engine = SomeEngine(...)                 loads, warms up
+    async for event in engine.generate(request): ...
+        Started      the first token exists (queue and first-token times)
+        Progress     tokens committed since the last event, for the progress line
+        Finished     the whole completion with its usage and statistics; always last
+    engine.abort(request_id)                 generate() ends with RowError `aborted`
+    engine.drain_rounds()                    rounds since the last call: where busy time went
+    await engine.close()
+
+`generate` waits while the engine's window is full, so a caller may start as many as it likes. A row that cannot be
+served raises RowError from its own `generate`; a broken engine raises EngineError from all of them, and from every later
+call. One request is one sample: a row with n = 4 is four requests that share `row_id`, whose prefill the engine may share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from configs.job import DraftPolicy, Sampling
+
+MAX_DRAFT_LEN = 8
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to generate."""
+
+    request_id: str
+    """Unique within the engine: `<row id>#<sample index>`."""
+    row_id: str
+    """Input row; with `seed`, `sample_index` and the position it keys the noise (design: Noise)."""
+    sample_index: int
+    task: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: Sampling
+    """`sampling.n` is ignored: the caller makes one request per sample."""
+    seed: int
+    """The row's own seed, else the job's."""
+    draft: DraftPolicy
+    deadline_s: float | None = None
+    """Seconds from the first prefill token until the row ends as RowError `timeout`."""
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """Speculation counters of a sample, a shard or a run; they add. Names follow vLLM's per-request statistics.
+
+    A round is one verify step of a sequence after its prefill, K = 0 included. Lists are indexed by count
+    (`acceptance_histogram[j]`: rounds that accepted exactly j), by K (`draft_len_histogram[k]`: rounds that tried k
+    drafts) or by 0-based draft position (`tried_by_pos`, `accepted_by_pos`, length MAX_DRAFT_LEN).
+    """
+
+    num_spec_steps: int = 0
+    """Rounds with at least one draft token."""
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=lambda: [0] * (MAX_DRAFT_LEN + 1))
+    draft_len_histogram: list[int] = field(default_factory=lambda: [0] * (MAX_DRAFT_LEN + 1))
+    tried_by_pos: list[int] = field(default_factory=lambda: [0] * MAX_DRAFT_LEN)
+    accepted_by_pos: list[int] = field(default_factory=lambda: [0] * MAX_DRAFT_LEN)
+    fallback_rounds: int = 0
+
+    def record(self, num_draft: int, num_accepted: int) -> None:
+        """Count one round that verified `num_draft` drafts and accepted the first `num_accepted` of them.
+
+        A position counts as tried only if all before it were accepted, as a hazard requires.
+        """
+        assert 0 <= num_accepted <= num_draft <= MAX_DRAFT_LEN
+        self.num_spec_steps += num_draft > 0
+        self.num_draft_tokens += num_draft
+        self.num_accepted_draft_tokens += num_accepted
+        self.acceptance_histogram[num_accepted] += 1
+        self.draft_len_histogram[num_draft] += 1
+        for position in range(min(num_accepted + 1, num_draft)):
+            self.tried_by_pos[position] += 1
+            self.accepted_by_pos[position] += position < num_accepted
+
+    def __add__(self, other: SpeculationStats) -> SpeculationStats:
+        return SpeculationStats(
+            self.num_spec_steps + other.num_spec_steps,
+            self.num_draft_tokens + other.num_draft_tokens,
+            self.num_accepted_draft_tokens + other.num_accepted_draft_tokens,
+            _add(self.acceptance_histogram, other.acceptance_histogram),
+            _add(self.draft_len_histogram, other.draft_len_histogram),
+            _add(self.tried_by_pos, other.tried_by_pos),
+            _add(self.accepted_by_pos, other.accepted_by_pos),
+            self.fallback_rounds + other.fallback_rounds,
+        )
+
+    @property
+    def num_rounds(self) -> int:
+        return sum(self.draft_len_histogram)
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted / proposed; None if nothing was proposed."""
+        return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """1 + accepted drafts per speculative round (the bonus token counts); None without one."""
+        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else None
+
+
+def _add(left: list[int], right: list[int]) -> list[int]:
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prefill is done and the first token exists."""
+
+    queue_s: float
+    """From `generate` to the first prefill work."""
+    ttft_s: float
+    """From `generate` to the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Tokens committed since the previous event."""
+
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A whole sample. Identity: without preemption
+    `len(token_ids) + truncated_tokens == 1 + sum over rounds of (1 + accepted)`; the 1 is the prefill's token."""
+
+    text: str
+    """Decoded without special tokens, cut before a stop string."""
+    token_ids: tuple[int, ...]
+    """Output tokens, the ending EOS or stop token included."""
+    finish_reason: FinishReason
+    truncated_tokens: int
+    """Accepted in the last round but beyond the end: stop string, EOS or max_tokens inside an accepted run."""
+    queue_s: float
+    ttft_s: float
+    total_s: float
+    engine_ns: int
+    """This sample's share of the engine's busy nanoseconds, split per round by processed tokens."""
+    speculation: SpeculationStats
+    drafter: str
+    """`ngram`, `none`, …: what proposed this sample's tokens."""
+    num_preemptions: int = 0
+    text_repaired: bool = False
+    """The tokens did not decode to valid UTF-8; the text holds U+FFFD."""
+
+
+Event = Started | Progress | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One engine step: what it processed and how long it took."""
+
+    busy_ns: int
+    num_seqs: int
+    num_prefill_tokens: int
+    num_verify_tokens: int
+    """Rows of the verify forward: one per decoding sequence, plus its drafts."""
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_output_tokens: int
+    draft_ns: int = 0
+    """Part of busy_ns spent proposing."""
+    kv_tokens: int = 0
+    """Tokens in the KV cache of the sequences of this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a build can do, asked once; nothing is guessed from version numbers elsewhere."""
+
+    samples: bool
+    """Temperature > 0 is honoured with speculation on."""
+    keyed_noise: bool
+    """The text depends on (seed, id, sample, position) only, up to floating point."""
+    per_sequence_k: bool
+    histogram: bool
+    """Acceptance per round is known."""
+    n: bool
+    penalties: bool
+    grammar: bool
+    max_model_len: int
+    """Prompt + output tokens of one sequence at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What ran, for the footers: lineage and the execution fingerprint."""
+
+    name: str
+    version: str
+    device: str
+    dtype: str
+    model: str
+    weights_sha256: str
+    draft: str
+    threads: int
+    max_num_seqs: int
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """See the module's docstring. All methods are called from one event loop."""
+
+    def capabilities(self) -> Capabilities: ...
+
+    def info(self) -> EngineInfo: ...
+
+    def generate(self, request: Request) -> AsyncIterator[Event]: ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    def drain_rounds(self) -> list[Round]: ...
+
+    async def close(self) -> None: ...
