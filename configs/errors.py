@@ -53,21 +53,25 @@ class RunConflict(DraftfleetError):
 
 
 class RowError(DraftfleetError):
-    """One row cannot be served. `stage` and `code` are stable words for programs, the message is for people."""
+    """One row cannot be served. `stage` and `code` are stable words for programs, the message is for people.
 
-    def __init__(self, code: str, message: str, *, stage: str, retryable: bool = False) -> None:
+    `engine_ns` is the busy time that the engine had already spent on the sample.
+    """
+
+    def __init__(self, code: str, message: str, *, stage: str, retryable: bool = False, engine_ns: int = 0) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.stage = stage
         self.retryable = retryable
+        self.engine_ns = engine_ns
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_row_error, (self.code, self.message, self.stage, self.retryable)
+        return _rebuild_row_error, (self.code, self.message, self.stage, self.retryable, self.engine_ns)
 
 
-def _rebuild_row_error(code: str, message: str, stage: str, retryable: bool) -> RowError:
-    return RowError(code, message, stage=stage, retryable=retryable)
+def _rebuild_row_error(code: str, message: str, stage: str, retryable: bool, engine_ns: int) -> RowError:
+    return RowError(code, message, stage=stage, retryable=retryable, engine_ns=engine_ns)
 
 
 class EngineError(DraftfleetError):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, field_validator, model_validator
 
 TaskName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")]
+Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Section(BaseModel):
@@ -29,12 +30,19 @@ class Columns(Section):
     prompt: str | None = Field(None, description="the user's text; default: column `prompt`")
     messages: str | None = Field(None, description="chat messages; default: column `messages`")
 
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Columns:
+        if self.prompt is not None and self.messages is not None:
+            raise ValueError(f"both prompt ({self.prompt}) and messages ({self.messages}) are set; keep one")
+        return self
+
 
 class Source(Section):
     """Where the rows come from."""
 
     path: str | tuple[str, ...] = Field(
-        description="file, folder or glob, local or s3://, or run:<id>; relative paths start at the job file's folder"
+        description="file, folder or glob, local or s3://, or run:<id>, or a list of them; a relative path starts at "
+        "the job file's folder, in --set at the working directory"
     )
     format: Literal["auto", "jsonl", "parquet", "csv", "openai_batch", "hf_dataset"] = Field(
         "auto", description="auto goes by the file's ending, and by the first line for OpenAI batch files"
@@ -55,7 +63,7 @@ class Sampling(Section):
     min_p: float = Field(0.0, ge=0.0, le=1.0, description="drop tokens below this fraction of the most likely one")
     repetition_penalty: float = Field(1.0, gt=0.0, le=10.0, description="1 is none (Keskar et al., 2019)")
     max_tokens: int = Field(256, ge=1, description="output tokens per sample at most")
-    stop: tuple[str, ...] = Field((), max_length=16, description="text that ends a sample; not part of the output")
+    stop: tuple[Text, ...] = Field((), max_length=16, description="text that ends a sample; not part of the output")
     stop_token_ids: tuple[int, ...] = Field((), description="tokens that end a sample, beside the model's own")
     ignore_eos: bool = Field(False, description="generate max_tokens whatever the model says; for benchmarks")
     n: int = Field(1, ge=1, le=128, description="samples per row")
@@ -69,6 +77,11 @@ class DraftPolicy(Section):
     k: int = Field(3, ge=0, le=8, description="draft length; 0 is plain decoding")
     drafter: Literal["ngram", "none"] | None = Field(None, description="default: the job's drafter")
 
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _bare_off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads a bare `off` as false
+
 
 class Task(Section):
     """What a label on a row means."""
@@ -80,7 +93,9 @@ class Task(Section):
     too_long: Literal["fail_row", "cut_start", "cut_end"] = Field(
         "fail_row", description="a prompt over the limit fails, or its longest user message loses its start or end"
     )
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="e.g. enable_thinking: false")
+    chat_template_kwargs: dict[str, JsonValue] = Field(
+        default_factory=dict, description="variables for the chat template, e.g. enable_thinking: false"
+    )
     deadline_s: float | None = Field(None, gt=0, description="a row that takes longer ends as error `timeout`")
 
 

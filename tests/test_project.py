@@ -1,0 +1,86 @@
+"""What the project says of itself is true: pins, recipes, examples and reference pages fit the code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jinja2
+import jinja2.meta
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from configs.load import load_job
+from configs.reference import reference
+from workers.models import KNOWN
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+PINS = dict(
+    line.split("==")
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+VERSIONS = {canonicalize_name(name): version for name, version in PINS.items()}
+
+
+def demo_rows() -> list[dict[str, object]]:
+    return [json.loads(line) for line in (ROOT / "configs/jobs/demo.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("text", PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"])
+def test_every_dependency_is_pinned_within_its_bounds(text):
+    requirement = Requirement(text)
+    assert requirement.specifier.contains(VERSIONS[canonicalize_name(requirement.name)])
+
+
+def test_pins_are_exact_and_fit_any_build():
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in PINS.values())
+
+
+def test_makefile_and_code_install_the_same_versions():
+    assert f"TORCH := torch=={VERSIONS['torch']}" in MAKEFILE
+    assert f"DEMO_MODEL := {KNOWN['smollm2-135m-instruct'].package}" in MAKEFILE
+
+
+def test_make_explains_every_target():
+    shown = subprocess.run(
+        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert all(target in shown for target in set(targets.split()) - {"help", "find-python"})
+
+
+def test_ci_script_can_be_run():
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_job_reference_is_up_to_date():
+    assert (ROOT / "docs/job.md").read_text() == reference(), "run: draftfleet job > docs/job.md"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs/jobs").glob("*.yaml")), ids=lambda file: file.name)
+def test_every_job_of_ours_loads(file):
+    load_job(file)
+
+
+def test_demo_rows_are_unique_and_fill_their_templates():
+    rows, job = demo_rows(), load_job(ROOT / "configs/jobs/demo.yaml")
+    assert len({row["id"] for row in rows}) == len(rows) == 50
+    assert {row["task"] for row in rows} == set(job.tasks)
+    for row in rows:
+        template = job.tasks[str(row["task"])].template
+        assert template
+        needed = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(template))
+        assert needed == row.keys() - {"id", "task"}
+
+
+def test_changelog_knows_the_version():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert "## Unreleased" in changelog or f"## {PROJECT['project']['version']}" in changelog

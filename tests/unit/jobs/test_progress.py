@@ -1,0 +1,111 @@
+"""The progress line: right on a terminal, quiet in a log."""
+
+from __future__ import annotations
+
+import io
+
+from jobs.progress import LOG_PERIOD_S, Progress, Reading, duration
+from pipeline.commit import Receipt
+from pipeline.forecast import Forecast
+from pipeline.plan import PlannedShard
+from pipeline.pulse import Pulse
+from pipeline.usage import Usage
+
+
+def shard(number: int, samples: int = 10) -> PlannedShard:
+    return PlannedShard(
+        shard=number,
+        task="code",
+        lane="greedy",
+        part=0,
+        row_group=number,
+        num_rows=samples,
+        num_samples=samples,
+        prompt_tokens=100,
+        max_output_tokens=100 * samples,
+        work_tokens=100 * samples,
+    )
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def progress_over(stream: io.StringIO, clock: Clock) -> Progress:
+    shards = [shard(0), shard(1), shard(2)]
+    return Progress(30, Forecast(shards), stream=stream, clock=clock)
+
+
+def test_the_line_tells_samples_errors_rates_and_eta() -> None:
+    clock = Clock()
+    progress = progress_over(io.StringIO(), clock)
+    progress.pulse(Pulse(engines=2, output_tokens=0, updated=100.0))
+    clock.now = 10.0
+    progress.pulse(Pulse(2, 1000, 200, 80, 100, 0, 0, updated=110.0))
+    progress.receipt(
+        Receipt(0, "committed", Usage(samples_ok=9, samples_error=1, errors={"timeout": 1}, output_tokens=500), 10)
+    )
+    reading = progress.reading()
+    assert (reading.done, reading.total) == (10, 30)
+    assert reading.tokens_per_s == reading.tokens_per_s_now == 100.0
+    # Two shards of 1000 planned tokens each are left, and 500 tokens of them are already made.
+    used = (500 + 0.7 * 800) / (1000 + 800)
+    assert reading.eta_s is not None
+    assert abs(reading.eta_s - (2000 * used - 500) / 100) < 1e-9
+    assert reading.text() == (
+        "10/30 samples · 1 errors (timeout 1) · 100 tok/s now, 100 overall · "
+        f"ETA {duration(reading.eta_s)} · accepted 40% · K 2.0"
+    )
+
+
+def test_an_earlier_attempt_counts_as_done_but_not_as_speed() -> None:
+    clock = Clock()
+    progress = Progress(30, Forecast([shard(2)]), Usage(samples_ok=20, output_tokens=900), io.StringIO(), clock)
+    progress.pulse(Pulse(engines=1, output_tokens=10, updated=1.0))
+    clock.now = 1.0
+    assert progress.reading().done == 20
+    assert progress.reading().tokens_per_s == 10.0
+
+
+def test_before_any_engine_there_is_no_rate() -> None:
+    assert progress_over(io.StringIO(), Clock()).reading().text() == "0/30 samples · starting engines"
+
+
+def test_a_log_gets_a_line_now_and_then_and_a_last_one() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = progress_over(stream, clock)
+    for second in range(int(2 * LOG_PERIOD_S)):
+        clock.now = float(second)
+        progress.pulse(Pulse(engines=1, output_tokens=second, updated=float(second)))
+        progress.draw()
+    progress.draw(final=True)
+    assert len(stream.getvalue().splitlines()) == 3
+    assert "\r" not in stream.getvalue()
+
+
+def test_a_terminal_line_is_redrawn_and_never_wraps(monkeypatch: object) -> None:
+    stream = Terminal()
+    progress = progress_over(stream, Clock())
+    progress.draw()
+    progress.draw(final=True)
+    assert stream.getvalue().count("\r") == 2
+    assert stream.getvalue().endswith("\n")
+    assert all(len(part.removeprefix("\x1b[K").rstrip("\n")) <= 79 for part in stream.getvalue().split("\r"))
+
+
+def test_many_kinds_of_errors_are_cut_short() -> None:
+    errors = {f"code_{number}": number for number in range(1, 9)}
+    reading = Reading(8, 9, errors, 0, None, None, None, None, None, 1)
+    assert "(code_8 8, code_7 7, code_6 6, …)" in reading.text()
+
+
+def test_durations() -> None:
+    assert [duration(value) for value in (0, 59.6, 3599, 3723, -1)] == ["0:00", "1:00", "59:59", "1:02:03", "0:00"]
