@@ -1,20 +1,20 @@
 """Where everything of a run lies. Keys are relative to the run's folder; `data/` alone is the dataset.
 
-    data/<task>-<shard>.parquet     ok rows of a whole shard; the object is the commit record
-    errors/<task>-<shard>-<incarnation>.parquet  its error rows; the data object's footer names the one that counts
-    errors/rejected.parquet         rows that failed while planning
-    _plan/CURRENT                   {"plan": "<hash>"}; created once, never changed
-    _plan/<hash>/plan.json          the resolved job, fingerprints, carried schema, counts, shard index
-    _plan/<hash>/part-00000.parquet input rows, one row group per shard
-    _plan/<hash>/rejected.parquet   rows that failed while planning, as error rows
-    _attempts/<shard>/<n>.json      put before a shard starts
-    _ledger/<incarnation>.json      an engine's life, overwritten as it goes
-    _ledger/driver-<attempt>.json   one driver's work on the run
-    _policy/                        the draft policy that the run started from
-    _lease.json                     who is driving, with a heartbeat
-    _stop.json                      somebody asked the run to stop
-    _manifest.json                  the run is complete
-    _report/                        what was derived from it
+data/<task>-<shard>.parquet     ok rows of a whole shard; the object is the commit record
+errors/<task>-<shard>-<writer>.parquet  its error rows; the data object's footer names the one that counts
+errors/rejected.parquet         rows that failed while planning
+_plan/CURRENT                   {"plan": "<hash>"}; created once, never changed
+_plan/<hash>/plan.json          the resolved job, fingerprints, carried schema, counts, shard index
+_plan/<hash>/part-00000.parquet input rows, one row group per shard
+_plan/<hash>/rejected.parquet   rows that failed while planning, as error rows
+_attempts/<shard>/<n>.json      put before a shard starts
+_ledger/<incarnation>.json      an engine's life, overwritten as it goes
+_ledger/driver-<attempt>.json   one driver's work on the run
+_policy/                        the draft policy that the run started from
+_lease.json                     who is driving, with a heartbeat
+_stop.json                      somebody asked the run to stop
+_manifest.json                  the run is complete
+_report/                        what was derived from it
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def data_key(task: str, shard: int) -> str:
     return DATA_DIR + shard_file(task, shard)
 
 
-def errors_key(task: str, shard: int, incarnation: str) -> str:
-    """Unique per writer: an engine that loses the race for the data object leaves only an unreferenced file."""
-    return f"{ERRORS_DIR}{task}-{shard:06d}-{incarnation}.parquet"
+def errors_key(task: str, shard: int, writer: str) -> str:
+    """Unique per attempt: an engine that loses the race for the data object leaves only an unreferenced file."""
+    return f"{ERRORS_DIR}{task}-{shard:06d}-{writer}.parquet"
 
 
 def shard_number(key: str) -> int | None:

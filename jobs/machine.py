@@ -1,0 +1,56 @@
+"""What this machine, or the cluster, offers the fleet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import psutil
+
+from configs.job import Job
+from pipeline.fleet import Fleet, plan_fleet
+from pipeline.plan import Plan
+from workers.models import resolve, weight_files
+
+RUNTIME_BYTES = 700 * 2**20
+"""Python, torch and Ray of one engine process."""
+BYTES_PER_VALUE = {"bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def fleet_for(job: Job, plan: Plan, cluster: Mapping[str, float] | None) -> Fleet:
+    """The fleet on this machine (`cluster` None) or on a joined cluster with these resources."""
+    if cluster is not None:
+        cores, gpus = int(cluster.get("CPU", 1)), int(cluster.get("GPU", 0))
+        return plan_fleet(job, cores=cores, gpus=gpus, free_memory=0, engine_memory=0)
+    return plan_fleet(
+        job,
+        cores=len(os.sched_getaffinity(0)),
+        gpus=local_gpus(job),
+        free_memory=psutil.virtual_memory().available,
+        engine_memory=engine_memory(job, plan),
+    )
+
+
+def local_gpus(job: Job) -> int:
+    """CUDA devices here, as far as the job may use them."""
+    if job.engine.device == "cpu":
+        return 0
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def engine_memory(job: Job, plan: Plan) -> int:
+    """Bytes of one engine, about: weights twice (while loading), the runtime, and KV slots of the longest request."""
+    from workers.architecture import read_architecture
+
+    folder = resolve(job.model.path)
+    weights = sum(file.stat().st_size for file in weight_files(folder))
+    slots = job.engine.kv_cache_tokens or job.engine.max_num_seqs * plan.longest_request_tokens
+    kv_bytes = read_architecture(folder).kv_values_per_token * BYTES_PER_VALUE[job.model.dtype]
+    return 2 * weights + RUNTIME_BYTES + slots * kv_bytes
+
+
+def local_threads(job: Job) -> int:
+    """Torch threads for a single engine in this process: all cores, since there is no second engine to use them."""
+    return job.engine.threads or len(os.sched_getaffinity(0))

@@ -1,0 +1,74 @@
+"""`draftfleet run`: plan and generate; over an unfinished run resume it, over a finished one show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from configs.errors import RunConflict
+from configs.fingerprint import diff
+from configs.job import Job
+from configs.load import load_job
+from jobs.driver import EXIT_CODES, drive
+from jobs.options import job_argument, set_option
+from jobs.plan import make, problems, summary
+from jobs.run_folder import RunFolder, choose_run
+from jobs.same_path import refuse_output_over_input
+from jobs.show import show
+from pipeline.plan import current_fingerprint
+from pipeline.run_state import FINAL, RunView, look, open_run, total_samples
+
+
+@click.command()
+@job_argument
+@set_option
+@click.option("--run", "key", metavar="KEY", help="Name of the run: a date, a number; default: the latest, else 1.")
+@click.option("--new-run", is_flag=True, help="Start a new run beside those that exist.")
+@click.option("--limit", type=click.IntRange(1), help="Read only the first rows of the source.")
+@click.option("-n", "answers", type=click.IntRange(0), default=0, help="Answers to show at the end.")
+def command(
+    job: str, overrides: tuple[str, ...], key: str | None, new_run: bool, limit: int | None, answers: int
+) -> int:
+    """Run JOB: check every row, then generate. Run it again to go on where it stopped, or to see the result again."""
+    loaded = load_job(Path(job), overrides)
+    if limit is not None:
+        loaded = loaded.model_copy(update={"source": loaded.source.model_copy(update={"limit": limit})})
+    refuse_output_over_input(loaded)
+    return run(loaded, choose_run(loaded, key, new_run), answers)
+
+
+def run(job: Job, folder: RunFolder, answers: int) -> int:
+    """Bring a run as far as it goes, and return the exit code of the state that it is left in."""
+    folder.store.check()
+    view = look(folder.store)
+    if view is None:
+        click.echo(f"planning {folder.run} in {folder.store.url}")
+        make(job, folder)
+        view = open_run(folder.store)
+        click.echo("\n".join([*problems(view.plan), *summary(view.plan)]))
+    else:
+        refuse_changed_job(job, folder, view)
+    if view.state not in FINAL:
+        if view.done:
+            click.echo(f"resuming {folder.run}, {view.samples_done:,}/{total_samples(view.plan.shards):,} done")
+        drive(job, folder.store, folder.run)
+        view = open_run(folder.store)
+    show(folder.run, view, answers)
+    return EXIT_CODES.get(view.state, 1)
+
+
+def refuse_changed_job(job: Job, folder: RunFolder, view: RunView) -> None:
+    """A run holds the output of one job: another temperature, template or source is another run.
+
+    Raises:
+        RunConflict: naming each difference, old -> new, and what to type.
+    """
+    changes = diff(view.plan.fingerprint, current_fingerprint(job))
+    if changes:
+        listed = "\n".join(f"  {line}" for line in changes)
+        raise RunConflict(
+            f"{folder.run} was planned with another job:\n{listed}\n"
+            f"its rows and new ones would not belong together; start a new run with --new-run, "
+            f"or go on with the old job: draftfleet resume {folder.store.url}"
+        )

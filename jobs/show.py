@@ -1,0 +1,103 @@
+"""`draftfleet show`: a run's counters, a few answers, and how to read the rest."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import click
+import pyarrow.parquet as pq
+
+from jobs.options import root_option, run_argument
+from jobs.run_folder import find_run
+from jobs.status import details, headline
+from pipeline.layout import data_key
+from pipeline.ranged_file import RangedFile
+from pipeline.run_state import RunView, open_run
+from pipeline.schema import OUTPUT_NAMES
+from workers.models import KNOWN
+
+WIDTH = 100
+ANSWER_LINES = 6
+
+
+@click.command()
+@run_argument
+@root_option
+@click.option("-n", "answers", type=click.IntRange(0), default=3, show_default=True, help="Answers to show.")
+def command(run: str | None, root: str | None, answers: int) -> int:
+    """Show RUN: its state, counters, -n answers of different tasks, and two lines of Python that read all of it."""
+    folder = find_run(run, root)
+    show(folder.run, open_run(folder.store), answers)
+    return 0
+
+
+def show(run: str, view: RunView, answers: int) -> None:
+    """Print a run. Called by `run` as well, when it has nothing left to do."""
+    for row in some_rows(view, answers):
+        click.echo(answer(row))
+    click.echo(headline(run, view))
+    for line in details(view)[:-1]:
+        click.echo(f"  {line}")
+    known = KNOWN.get(view.plan.job["model"]["path"])
+    if known is not None:
+        click.echo(f"  the model is {known.about}")
+    click.echo(f"\nThe dataset: {view.store.url}/data\nRead it with:\n{reader(view)}")
+
+
+def reader(view: RunView) -> str:
+    """Two lines of Python that read the dataset."""
+    if view.store.url.startswith("s3://"):
+        path = view.store.url.removeprefix("s3://")
+        return (
+            "  import pyarrow.dataset, pyarrow.fs\n"
+            f'  rows = pyarrow.dataset.dataset("{path}/data", filesystem=pyarrow.fs.S3FileSystem()).to_table()'
+        )
+    return f'  import pandas as pd\n  rows = pd.read_parquet("{view.store.url}/data")'
+
+
+def some_rows(view: RunView, count: int) -> list[dict[str, Any]]:
+    """The first ok row of different tasks, then further rows, until there are enough."""
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    shards = sorted((shard for shard in view.plan.shards if shard.shard in view.done), key=lambda shard: shard.shard)
+    for fresh_tasks in (True, False):
+        for shard in shards:
+            if len(rows) >= count:
+                return rows
+            if fresh_tasks == (shard.task not in seen):
+                seen.add(shard.task)
+                rows += _first_row(view, data_key(shard.task, shard.shard))
+    return rows
+
+
+def _first_row(view: RunView, key: str) -> list[dict[str, Any]]:
+    table = pq.read_table(RangedFile(view.store, key))
+    found: list[dict[str, Any]] = table.slice(0, 1).to_pylist()
+    return found
+
+
+def answer(row: dict[str, Any]) -> str:
+    """One row for a person: what was asked, what came out, shortened."""
+    head = " · ".join(str(row[name]) for name in ("task", "row_id") if row.get(name) is not None)
+    asked = question(row)
+    lines = [f"── {head} " + "─" * max(0, WIDTH - len(head) - 4)]
+    if asked:
+        lines.append(textwrap.shorten(asked, WIDTH, placeholder=" …"))
+    text = [
+        part
+        for line in str(row.get("text", "")).strip().split("\n")
+        for part in (textwrap.wrap(line, WIDTH - 2) or [""])
+    ]
+    shown = text[:ANSWER_LINES] + (["…"] if len(text) > ANSWER_LINES else [])
+    return "\n".join([*lines, *(f"  {line}" for line in shown)])
+
+
+def question(row: dict[str, Any]) -> str:
+    """What was asked, as far as the row carries it: the prompt, the last user message, or the first text column."""
+    if row.get("prompt"):
+        return str(row["prompt"])
+    messages = row.get("messages")
+    if isinstance(messages, list):
+        return next((str(turn["content"]) for turn in reversed(messages) if turn.get("role") == "user"), "")
+    return next((value for name, value in row.items() if name not in OUTPUT_NAMES and isinstance(value, str)), "")

@@ -1,0 +1,78 @@
+"""`draftfleet status`: how far a run is, read from its objects alone."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from jobs.options import root_option, run_argument
+from jobs.progress import duration
+from jobs.run_folder import find_run
+from pipeline.finalize import rejected_usage
+from pipeline.footer import read_footers
+from pipeline.pulse import read_pulse
+from pipeline.run_state import RunView, open_run, total_samples
+from pipeline.usage import Usage
+
+
+@click.command()
+@run_argument
+@root_option
+def command(run: str | None, root: str | None) -> int:
+    """How far RUN is: a run's id, folder or s3:// URL, or a job file; default: the latest run. Needs no cluster."""
+    folder = find_run(run, root)
+    view = open_run(folder.store)
+    click.echo(headline(folder.run, view))
+    for line in details(view):
+        click.echo(f"  {line}")
+    return 0
+
+
+def headline(run: str, view: RunView) -> str:
+    """`demo-1: interrupted, last heartbeat 74 s ago, resume: draftfleet resume …`"""
+    text = f"{run}: {view.state.replace('_', ' ')}"
+    if view.lease is not None and view.manifest is None:
+        text += f", last heartbeat {view.lease.heartbeat_age_s:.0f} s ago"
+        text += f" by {view.lease.owner}" if view.state == "running" else ""
+    if view.state in ("interrupted", "cancelled"):
+        text += f", resume: draftfleet resume {view.store.url}"
+    return text
+
+
+def details(view: RunView) -> list[str]:
+    """The counters, honest: samples ok, errors by code, truncated, empty."""
+    usage = sum((footer.usage for footer in read_footers(view.store, view.data_keys)), rejected_usage(view))
+    total = total_samples(view.plan.shards) + sum(view.plan.rejected.values())
+    lines = [
+        f"{usage.samples:,}/{total:,} samples done in {len(view.done):,}/{len(view.plan.shards):,} shards",
+        *counters(usage),
+    ]
+    if view.state == "running" and view.lease is not None:
+        pulse = read_pulse(view.store, view.lease.owner.attempt)
+        lines.append(f"{pulse.engines} engines, last heard {max(0.0, time.time() - pulse.updated):.0f} s ago")
+        lines.append(str(view.lease.progress.get("line", "starting")))
+    return [*lines, view.store.url]
+
+
+def counters(usage: Usage) -> list[str]:
+    """A run's totals in words."""
+    errors = ", ".join(f"{code} {count:,}" for code, count in sorted(usage.errors.items(), key=lambda item: -item[1]))
+    lines = [
+        f"{usage.samples_ok:,} ok, {usage.samples_error:,} errors" + (f" ({errors})" if errors else ""),
+        f"{usage.samples_length:,} ended by max_tokens, {usage.samples_empty:,} empty",
+        f"{usage.prompt_tokens:,} prompt tokens, {usage.output_tokens:,} output tokens"
+        + (f", {usage.truncated_tokens:,} more dropped beyond a stop" if usage.truncated_tokens else ""),
+    ]
+    engine_s = (usage.engine_ns_ok + usage.engine_ns_error) / 1e9
+    if engine_s and usage.output_tokens:
+        lines.append(
+            f"{duration(engine_s)} engine time, {usage.output_tokens / engine_s:,.0f} output tokens per engine-second"
+        )
+    stats = usage.speculation
+    if stats.draft_acceptance_rate is not None and stats.mean_acceptance_length is not None:
+        lines.append(
+            f"speculation: {stats.draft_acceptance_rate:.0%} of {stats.num_draft_tokens:,} drafts accepted, "
+            f"mean acceptance length {stats.mean_acceptance_length:.2f} over {stats.num_spec_steps:,} of {stats.num_rounds:,} rounds"
+        )
+    return lines

@@ -1,0 +1,251 @@
+"""The engine actor: one engine, several shards in flight, each committed here and answered with a receipt.
+
+Ray Data builds one per worker and calls it with one shard's block at a time; the calls overlap, so the engine's batch
+never drains between shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from configs.errors import EngineError
+from configs.job import DraftPolicy, Job, Sampling, Storage
+from pipeline.commit import Receipt, commit_shard
+from pipeline.fault_points import FaultPoints
+from pipeline.footer import ShardFooter
+from pipeline.layout import attempt_key, data_key, ledger_key
+from pipeline.ledger import Ledger
+from pipeline.plan import Plan, load_plan
+from pipeline.provenance import git_commit, versions
+from pipeline.shard_tables import error_table, output_table
+from pipeline.shard_work import Sample, generate_shard
+from pipeline.store.base import AlreadyExists, Store
+from pipeline.store.open import open_store
+from pipeline.usage import Usage
+from workers.contract import Engine, Request
+from workers.factory import create_engine
+
+RECEIPT_SCHEMA = pa.schema(
+    [("shard", pa.int32()), ("status", pa.string()), ("usage", pa.string()), ("rows", pa.int64())]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What an actor is told; small, because Ray keeps it for restarts. The rest it reads from the plan."""
+
+    run_url: str
+    storage: Storage
+    run: str
+    attempt: int
+    threads: int
+    heartbeat_s: float
+    execution: Mapping[str, str]
+    """Execution facts that the driver knows: workers, shards in flight."""
+    job: str
+    """The job as JSON: operational settings may differ from the plan's on a resume."""
+
+
+class EngineActor:
+    """Callable class for `map_batches`: a shard's plan rows in, one receipt row out."""
+
+    def __init__(self, assignment: Assignment, faults: FaultPoints | None = None) -> None:
+        self._assignment = assignment
+        self._faults = faults or FaultPoints()
+        self._incarnation = f"a{assignment.attempt}-{uuid.uuid4().hex[:8]}"
+        self._store: Store = open_store(assignment.run_url, assignment.storage)
+        self._ledger = Ledger(_identity(assignment, self._incarnation))
+        plan = load_plan(self._store)
+        assert plan is not None, "the driver writes the plan before any actor starts"
+        self._plan: Plan = plan
+        self._job = Job.model_validate_json(assignment.job)
+        self._engine: Engine = create_engine(
+            self._job.model,
+            self._job.draft,
+            self._job.engine,
+            longest_request_tokens=plan.longest_request_tokens,
+            threads=assignment.threads,
+        )
+        self._beat: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = asyncio.Lock()
+
+    async def __call__(self, block: pa.Table) -> pa.Table:
+        await self._warm_up_once()
+        try:
+            receipt = await self._work(block)
+        except EngineError as error:
+            # Ray would keep calling a broken engine for ever; a dead actor it replaces. (ray-project/ray#59522)
+            await asyncio.to_thread(self._put_ledger, str(error))
+            os._exit(1)
+        return pa.table(
+            [[receipt.shard], [receipt.status], [json.dumps(receipt.usage.to_json())], [receipt.rows]],
+            schema=RECEIPT_SCHEMA,
+        )
+
+    async def _work(self, block: pa.Table) -> Receipt:
+        shard = self._shard_of(block)
+        started = time.time()
+        shard_attempt = await asyncio.to_thread(self._announce, shard.shard)
+        self._ledger.shard_started()
+        samples: list[Sample] = []
+        try:
+            samples = await generate_shard(self._engine, self._job, block)
+        finally:
+            self._account()
+            self._ledger.shard_generated()
+        committed_ns = 0
+        try:
+            receipt = await asyncio.to_thread(self._commit, shard, block, samples, shard_attempt, started)
+            if receipt.status == "committed":
+                committed_ns = receipt.usage.engine_ns_ok + receipt.usage.engine_ns_error
+        finally:
+            self._ledger.shard_committed(committed_ns)
+        self._faults.reach("before_receipt", data_key(shard.task, shard.shard))
+        return receipt
+
+    def _shard_of(self, block: pa.Table) -> Any:
+        number = block.column("_shard")[0].as_py()
+        shard = self._plan.shard(number)
+        whole = block.num_rows == shard.num_rows and block.column("_shard").unique().to_pylist() == [number]
+        assert whole, f"shard {number}: {block.num_rows} rows arrived of {shard.num_rows}"
+        return shard
+
+    def _announce(self, shard: int) -> int:
+        """Put the marker that this shard is being started, and say which start it is."""
+        number = 1 + sum(1 for _ in self._store.list(f"{attempt_key(shard, 0).rpartition('/')[0]}/"))
+        body = json.dumps({"incarnation": self._incarnation, "started": time.time()}).encode()
+        while True:
+            try:
+                self._store.put_if_absent(attempt_key(shard, number), body)
+                return number
+            except AlreadyExists:
+                number += 1
+
+    def _commit(
+        self, shard: Any, block: pa.Table, samples: list[Sample], shard_attempt: int, started: float
+    ) -> Receipt:
+        job, info = self._job, self._engine.info()
+        footer = ShardFooter(
+            run=self._assignment.run,
+            attempt=self._assignment.attempt,
+            incarnation=self._incarnation,
+            shard=shard.shard,
+            task=shard.task,
+            lane=shard.lane,
+            plan=self._plan.plan_hash,
+            semantic_fingerprint=self._plan.fingerprint_hash,
+            execution={**self._assignment.execution, **_execution(info)},
+            model=info.model,
+            weights_sha256=info.weights_sha256,
+            draft=info.draft,
+            git_commit=git_commit(),
+            seed=job.seed,
+            num_rows=block.num_rows,
+            usage=sum((sample.usage for sample in samples), Usage()),
+            started=started,
+            finished=time.time(),
+            shard_attempt=shard_attempt,
+        )
+        return commit_shard(
+            self._store,
+            footer,
+            output_table(block, samples, job.sink.columns, job.sink.token_ids, lossy=False),
+            error_table(block, samples, self._assignment.attempt),
+            job.sink.compression,
+            self._faults,
+        )
+
+    async def _warm_up_once(self) -> None:
+        async with self._ready:
+            if self._beat is not None:
+                return
+            self._ledger.enter("warm_up")
+            await _warm_up(self._engine)
+            self._engine.drain_rounds()  # the warm-up's own rounds are no work
+            self._ledger.enter("waiting_input")
+            self._loop = asyncio.get_running_loop()
+            # Plain arguments, not self: the task must not keep the actor alive past its last handle.
+            self._beat = asyncio.create_task(
+                _heartbeat(self._engine, self._ledger, self._store, self._incarnation, self._assignment.heartbeat_s)
+            )
+
+    def _account(self) -> None:
+        self._ledger.rounds(self._engine.drain_rounds())
+
+    def _put_ledger(self, died_of: str | None = None) -> None:
+        _put_snapshot(self._ledger, self._store, self._incarnation, died_of)
+
+    def __del__(self) -> None:
+        """Ray Data drops the actor when no shard is left: close the engine and write the last account."""
+        if self.__dict__.get("_loop") is None or self._loop is None:
+            return
+        self._account()
+        self._ledger.enter("teardown")
+        with contextlib.suppress(Exception):  # the process ends next; a lost last heartbeat is allowed
+            asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop).result(timeout=10)
+            self._put_ledger()
+
+
+def _identity(assignment: Assignment, incarnation: str) -> dict[str, Any]:
+    return {
+        "kind": "engine",
+        "run": assignment.run,
+        "attempt": assignment.attempt,
+        "incarnation": incarnation,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "git_commit": git_commit(),
+    }
+
+
+def _execution(info: Any) -> dict[str, str]:
+    facts = {
+        "engine": info.name,
+        "engine_version": info.version,
+        "device": info.device,
+        "dtype": info.dtype,
+        "threads": str(info.threads),
+        "max_num_seqs": str(info.max_num_seqs),
+    }
+    return {**facts, **{f"version.{name}": version for name, version in {**versions(), **info.versions}.items()}}
+
+
+async def _warm_up(engine: Engine) -> None:
+    request = Request(
+        request_id="warm-up#0",
+        row_id="warm-up",
+        sample_index=0,
+        task="warm-up",
+        prompt_token_ids=(0, 1, 2, 3),
+        sampling=Sampling(max_tokens=4, ignore_eos=True),
+        seed=0,
+        draft=DraftPolicy(policy="off", drafter="none"),
+    )
+    async for _ in engine.generate(request):
+        pass
+
+
+async def _heartbeat(engine: Engine, ledger: Ledger, store: Store, incarnation: str, period_s: float) -> None:
+    while True:
+        ledger.rounds(engine.drain_rounds())
+        with contextlib.suppress(Exception):  # the account is late, not lost: the next beat writes all of it
+            await asyncio.to_thread(_put_snapshot, ledger, store, incarnation)
+        await asyncio.sleep(period_s)
+
+
+def _put_snapshot(ledger: Ledger, store: Store, incarnation: str, died_of: str | None = None) -> None:
+    snapshot = ledger.snapshot()
+    if died_of is not None:
+        snapshot["died_of"] = died_of
+    store.put(ledger_key(incarnation), json.dumps(snapshot).encode())

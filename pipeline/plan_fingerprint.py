@@ -1,0 +1,101 @@
+"""What identifies a plan's output: the files it was made from, the model, the tokenizer, the chat template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import ConfigError
+from configs.fingerprint import semantic_fingerprint
+from configs.job import Job
+from pipeline.source.files import SourceFile
+from pipeline.source.opening import open_source
+from workers.models import resolve, weights_sha256
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
+TEMPLATE_FILE = "chat_template.jinja"
+
+
+def fingerprint_now(job: Job, base_dir: Path, model_folder: Path | None) -> dict[str, str]:
+    """See `pipeline.plan.current_fingerprint`."""
+    folder = model_folder or resolve(job.model.path)
+    return fingerprint_of(job, open_source(job, base_dir).files, folder, read_chat_template(job, base_dir))
+
+
+def fingerprint_of(
+    job: Job, files: Sequence[SourceFile], model_folder: Path, chat_template: str | None
+) -> dict[str, str]:
+    """The semantic fingerprint. `chat_template` is the job's replacement for the model's own, if any."""
+    own = model_folder / TEMPLATE_FILE
+    template = chat_template.encode() if chat_template is not None else own.read_bytes() if own.is_file() else b""
+    return semantic_fingerprint(
+        job,
+        sources=[file.identity() for file in files],
+        weights_sha256=weights_sha256(model_folder),
+        tokenizer_sha256=tokenizer_sha256(model_folder),
+        template_sha256=hashlib.sha256(template).hexdigest(),
+    )
+
+
+def read_chat_template(job: Job, base_dir: Path) -> str | None:
+    """The text of `model.chat_template`, or None.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if job.model.chat_template is None:
+        return None
+    path = base_dir / job.model.chat_template
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"model.chat_template: cannot read {path}: {error}") from None
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """Over the names and contents of the checkpoint's tokenizer files."""
+    state = hashlib.sha256()
+    for name in TOKENIZER_FILES:
+        path = folder / name
+        if path.is_file():
+            state.update(f"{name} {path.stat().st_size}\n".encode())
+            state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def max_model_len(job: Job, model_folder: Path) -> int:
+    """Prompt + output tokens of a request at most: the job's limit, else the model's own.
+
+    Raises:
+        ConfigError: the job asks for more than the model has, or nobody says.
+    """
+    own = _context_length(model_folder)
+    wanted = job.model.max_model_len
+    if wanted is not None and own is not None and wanted > own:
+        raise ConfigError(f"model.max_model_len is {wanted}, but the model's context has {own} tokens; lower it")
+    limit = wanted or own
+    if limit is None:
+        raise ConfigError(f"{model_folder}/config.json names no max_position_embeddings; set model.max_model_len")
+    return limit
+
+
+def _context_length(folder: Path) -> int | None:
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: cannot read {folder}/config.json: {error}") from None
+    # Models with several parts keep the decoder's numbers one level down.
+    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    return int(found) if found else None

@@ -1,0 +1,95 @@
+"""One shard through one engine: plan rows in, samples out. A row's failure is its own; only a broken engine raises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from configs.errors import RowError
+from configs.job import DraftPolicy, Job, Sampling, Task
+from pipeline.usage import Usage
+from workers.contract import Engine, Finished, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What became of one sample of one row. `row` is its position in the shard."""
+
+    row: int
+    request: Request
+    result: Finished | RowError
+
+    @property
+    def usage(self) -> Usage:
+        if isinstance(self.result, RowError):
+            return Usage.of_error(self.result.code, self.result.engine_ns)
+        first = self.request.sample_index == 0
+        return Usage.of_sample(self.result, prompt_tokens=len(self.request.prompt_token_ids) if first else 0)
+
+
+async def generate_shard(engine: Engine, job: Job, rows: pa.Table) -> list[Sample]:
+    """Every sample of every row, in (row, sample) order.
+
+    All samples are handed to the engine at once; its own window bounds what it holds.
+
+    Raises:
+        EngineError: the engine is broken; nothing of the shard may be committed.
+    """
+    tasks = [asyncio.ensure_future(_generate(engine, row, request)) for row, request in requests(job, rows)]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _generate(engine: Engine, row: int, request: Request) -> Sample:
+    try:
+        async for event in engine.generate(request):
+            if isinstance(event, Finished):
+                return Sample(row, request, event)
+    except RowError as error:
+        return Sample(row, request, error)
+    raise AssertionError(f"{request.request_id} ended without Finished")
+
+
+def requests(job: Job, rows: pa.Table) -> Iterator[tuple[int, Request]]:
+    """The samples of a shard's plan rows, with the row's position."""
+    policies: dict[str, tuple[Task, DraftPolicy]] = {}
+    names = ("_id", "_task", "_sampling", "_prompt_token_ids")
+    for position, (row_id, name, fields, prompt) in enumerate(
+        zip(*(rows.column(column).to_pylist() for column in names), strict=True)
+    ):
+        if name not in policies:
+            task = job.task(name) or Task()
+            policies[name] = (task, job.draft_policy(task))
+        task, policy = policies[name]
+        sampling = _sampling(fields)
+        for index in range(sampling.n):
+            yield (
+                position,
+                Request(
+                    request_id=f"{row_id}#{index}",
+                    row_id=row_id,
+                    sample_index=index,
+                    task=name,
+                    prompt_token_ids=tuple(prompt),
+                    sampling=sampling,
+                    seed=job.seed if sampling.seed is None else sampling.seed,
+                    draft=policy,
+                    deadline_s=task.deadline_s,
+                ),
+            )
+
+
+def _sampling(fields: dict[str, Any]) -> Sampling:
+    # The plan has checked the values; checking each row again would cost more than the rest of this loop.
+    return Sampling.model_construct(
+        **{**fields, "stop": tuple(fields["stop"] or ()), "stop_token_ids": tuple(fields["stop_token_ids"] or ())}
+    )
