@@ -26,7 +26,7 @@ from pipeline.footer import read_footers
 from pipeline.forecast import Forecast
 from pipeline.graph import receipts
 from pipeline.layout import REJECTED_KEY, STOP, ledger_key, plan_rejected
-from pipeline.lease import Lease, LeaseOwner
+from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, this_machine
 from pipeline.local_ray import start_local
 from pipeline.provenance import git_commit, versions
 from pipeline.pulse import read_pulse
@@ -88,21 +88,24 @@ class Attempt:
         return json.dumps({**self._entry, "updated": time.time()}).encode()
 
 
-def drive(job: Job, store: Store, run: str) -> State:
+def drive(job: Job, store: Store, run: str, takeover: bool = False) -> State:
     """Do what is missing of a planned run on Ray, with a progress line, and return the state that it is left in.
 
     Raises:
         RunConflict: another driver holds the run.
         StorageError: the store failed for longer than its retries.
     """
+    if reason := refusal(read_lease(store), takeover):
+        raise RunConflict(reason)  # before this attempt leaves any trace
     attempt = Attempt.begin(store, run)
-    lease = Lease.acquire(store, _owner(attempt))
+    lease = Lease.acquire(store, _owner(attempt), takeover=takeover)
     state: State = "interrupted"  # whatever raises below, a resume can go on
     try:
         commit_rejected(open_run(store))
         state = _drive(job, open_run(store), attempt, lease)
     finally:
-        lease.release(state)
+        with contextlib.suppress(RunConflict):  # taken over: the run is another driver's to describe
+            lease.release(state)
         attempt.note(state=state, ended=time.time())
     return state
 
@@ -249,7 +252,7 @@ def cluster(job: Job, view: RunView) -> Iterator[Fleet]:
 
 
 def _owner(attempt: Attempt) -> LeaseOwner:
-    return LeaseOwner(os.uname().nodename, os.getpid(), attempt.number, attempt.started)
+    return LeaseOwner(os.uname().nodename, os.getpid(), attempt.number, attempt.started, this_machine())
 
 
 def _assignment(job: Job, view: RunView, attempt: int, fleet: Fleet) -> Assignment:

@@ -26,3 +26,8 @@ root_option = click.option(
     "--root", metavar="FOLDER", help="Folder or s3:// URL that runs lie in; default: $DRAFTFLEET_ROOT, else output."
 )
 """Where ids of runs are looked up, as `root: str | None`."""
+
+takeover_option = click.option(
+    "--takeover", is_flag=True, help="Take the run from a driver whose heartbeat has stopped; it must be dead."
+)
+"""As `takeover: bool`; refused while the heartbeat is fresh."""

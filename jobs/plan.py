@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,8 +38,6 @@ def command(
     loaded = load_job(Path(job), overrides)
     refuse_output_over_input(loaded)
     folder = None if dry_run else choose_run(loaded, key, new_run)
-    if folder is not None:
-        folder.store.check()
     plan = make(loaded, folder, limit)
     click.echo("\n".join([*problems(plan), *prompts(plan), *summary(plan)]))
     if folder is None:
@@ -101,9 +100,14 @@ def _defaults(plan: Plan, task: str) -> str:
     """`rows that say nothing get: temperature 0.0, max_tokens 96, …, ngram K 2`"""
     applies = dict(plan.defaults.get(task, {}))
     draft = applies.pop("draft", {})
-    shown = ", ".join(f"{name} {value}" for name, value in applies.items() if value not in (None, [], False))
+    shown = ", ".join(f"{name} {value}" for name, value in applies.items() if not _says_nothing(value))
     speculation = "speculation off" if draft.get("policy") == "off" else f"{draft.get('drafter')} K {draft.get('k')}"
     return f"rows that say nothing get: {shown}, {speculation}"
+
+
+def _says_nothing(value: Any) -> bool:
+    """Unset; 0 is a value, though Python finds it equal to False."""
+    return value is None or value is False or value == []
 
 
 def histogram(plan: Plan) -> Iterator[str]:

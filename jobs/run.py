@@ -11,7 +11,7 @@ from configs.fingerprint import diff
 from configs.job import Job
 from configs.load import load_job
 from jobs.driver import EXIT_CODES, drive
-from jobs.options import job_argument, set_option
+from jobs.options import job_argument, set_option, takeover_option
 from jobs.plan import make, problems, summary
 from jobs.run_folder import RunFolder, choose_run
 from jobs.same_path import refuse_output_over_input
@@ -26,21 +26,27 @@ from pipeline.run_state import FINAL, RunView, look, open_run, total_samples
 @click.option("--run", "key", metavar="KEY", help="Name of the run: a date, a number; default: the latest, else 1.")
 @click.option("--new-run", is_flag=True, help="Start a new run beside those that exist.")
 @click.option("--limit", type=click.IntRange(1), help="Read only the first rows of the source.")
+@takeover_option
 @click.option("-n", "answers", type=click.IntRange(0), default=0, help="Answers to show at the end.")
 def command(
-    job: str, overrides: tuple[str, ...], key: str | None, new_run: bool, limit: int | None, answers: int
+    job: str,
+    overrides: tuple[str, ...],
+    key: str | None,
+    new_run: bool,
+    limit: int | None,
+    takeover: bool,
+    answers: int,
 ) -> int:
     """Run JOB: check every row, then generate. Run it again to go on where it stopped, or to see the result again."""
     loaded = load_job(Path(job), overrides)
     if limit is not None:
         loaded = loaded.model_copy(update={"source": loaded.source.model_copy(update={"limit": limit})})
     refuse_output_over_input(loaded)
-    return run(loaded, choose_run(loaded, key, new_run), answers)
+    return run(loaded, choose_run(loaded, key, new_run), answers, takeover)
 
 
-def run(job: Job, folder: RunFolder, answers: int) -> int:
+def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False) -> int:
     """Bring a run as far as it goes, and return the exit code of the state that it is left in."""
-    folder.store.check()
     view = look(folder.store)
     if view is None:
         click.echo(f"planning {folder.run} in {folder.store.url}")
@@ -52,7 +58,7 @@ def run(job: Job, folder: RunFolder, answers: int) -> int:
     if view.state not in FINAL:
         if view.done:
             click.echo(f"resuming {folder.run}, {view.samples_done:,}/{total_samples(view.plan.shards):,} done")
-        drive(job, folder.store, folder.run)
+        drive(job, folder.store, folder.run, takeover)
         view = open_run(folder.store)
     show(folder.run, view, answers)
     return EXIT_CODES.get(view.state, 1)

@@ -16,7 +16,7 @@ from configs.job import Job, Storage
 from configs.load import load_job
 from pipeline.layout import CURRENT
 from pipeline.store.base import NotFound, Store
-from pipeline.store.open import open_store
+from pipeline.store.open import open_answering, open_store
 
 KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$")
 DEFAULT_ROOT = "output"
@@ -41,7 +41,7 @@ class RunFolder:
 
 def root_store(root: str | None, storage: Storage | None = None) -> Store:
     """The folder that runs lie in: the argument, $DRAFTFLEET_ROOT, or `output`."""
-    return open_store(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT, storage or Storage())
+    return open_answering(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT, storage or Storage())
 
 
 def runs_below(root: Store) -> list[RunFolder]:
@@ -69,8 +69,10 @@ def choose_run(job: Job, key: str | None, new: bool) -> RunFolder:
 
     Raises:
         UsageError: the key cannot be a name.
+        StorageError: `sink.path` cannot be written; looked at first, because the check alone tells within seconds.
     """
     root = open_store(job.sink.path, job.storage)
+    root.check()
     if key is not None:
         return RunFolder(run_id(job, key), root.child(run_id(job, key)))
     existing = runs_of(job, root)
@@ -101,7 +103,7 @@ def find_run(run: str | None, root: str | None) -> RunFolder:
     if run is not None and run.endswith((".yaml", ".yml")):
         return _latest_of_job(load_job(Path(run), ()))
     if run is not None and ("://" in run or Path(run).is_dir()):
-        store = open_store(run, Storage())
+        store = open_answering(run, Storage())
         return RunFolder(store.url.rstrip("/").rpartition("/")[2], store)
     below = root_store(root)
     if run is not None:
@@ -118,7 +120,7 @@ def find_run(run: str | None, root: str | None) -> RunFolder:
 
 
 def _latest_of_job(job: Job) -> RunFolder:
-    existing = runs_of(job, open_store(job.sink.path, job.storage))
+    existing = runs_of(job, open_answering(job.sink.path, job.storage))
     if not existing:
         raise UsageError(f"no run of {job.workload} in {job.sink.path}; start one with `draftfleet run`")
     return existing[-1]

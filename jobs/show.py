@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import click
 import pyarrow.parquet as pq
 
+from configs.job import Storage
 from jobs.options import root_option, run_argument
 from jobs.run_folder import find_run
 from jobs.status import details, headline
@@ -47,13 +50,22 @@ def show(run: str, view: RunView, answers: int) -> None:
 
 def reader(view: RunView) -> str:
     """Two lines of Python that read the dataset."""
-    if view.store.url.startswith("s3://"):
-        path = view.store.url.removeprefix("s3://")
-        return (
-            "  import pyarrow.dataset, pyarrow.fs\n"
-            f'  rows = pyarrow.dataset.dataset("{path}/data", filesystem=pyarrow.fs.S3FileSystem()).to_table()'
-        )
-    return f'  import pandas as pd\n  rows = pd.read_parquet("{view.store.url}/data")'
+    address = f"{view.store.url}/data"
+    if address.startswith("s3://"):
+        address += reached_by(Storage.model_validate(view.plan.job["storage"]))
+    return f"  import pandas as pd\n  rows = pd.read_parquet({json.dumps(address, ensure_ascii=False)})"
+
+
+def reached_by(storage: Storage) -> str:
+    """What an s3:// address needs for pandas and pyarrow to reach a store that is not AWS, as a query.
+
+    Its keys: the Arrow documentation, "Filesystem Interface", S3 URIs.
+    """
+    if storage.endpoint_url is None:
+        return ""
+    endpoint = urlsplit(storage.endpoint_url)
+    settings = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme, "region": storage.region}
+    return "?" + urlencode({name: value for name, value in settings.items() if value}, safe=":")
 
 
 def some_rows(view: RunView, count: int) -> list[dict[str, Any]]:

@@ -71,8 +71,7 @@ def counters(usage: Usage) -> list[str]:
         )
     stats = usage.speculation
     if stats.draft_acceptance_rate is not None and stats.mean_acceptance_length is not None:
-        lines.append(
-            f"speculation: {stats.draft_acceptance_rate:.0%} of {stats.num_draft_tokens:,} drafts accepted, "
-            f"mean acceptance length {stats.mean_acceptance_length:.2f} over {stats.num_spec_steps:,} of {stats.num_rounds:,} rounds"
-        )
+        share = f"{stats.draft_acceptance_rate:.0%} of {stats.num_draft_tokens:,} drafts accepted"
+        rounds = f"{stats.num_spec_steps:,} of {stats.num_rounds:,} rounds"
+        lines.append(f"speculation: {share}, mean acceptance length {stats.mean_acceptance_length:.2f} over {rounds}")
     return lines

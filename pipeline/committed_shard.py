@@ -18,7 +18,8 @@ from pipeline.store.base import NotFound, Store
 
 READ_AHEAD = 4
 """Shards fetched at once: a shard is megabytes, and a request to S3 is mostly waiting."""
-REJECTED_BATCH = 10_000
+REJECTED_BATCH = 1000
+"""Rows; each may hold the text of a long line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,16 @@ def read_shards(store: Store, with_errors: bool) -> Iterator[CommittedShard]:
 
 
 def read_shard(store: Store, key: str, with_errors: bool) -> CommittedShard:
-    ok = pq.read_table(pa.BufferReader(store.get(key)))
-    raw = (ok.schema.metadata or {}).get(FOOTER_KEY.encode())
+    with pq.ParquetFile(pa.BufferReader(store.get(key))) as parquet:
+        raw = (parquet.metadata.metadata or {}).get(FOOTER_KEY.encode())
+        ok = parquet.read()
     if raw is None:
         raise StorageError(f"{store.url}/{key} has no {FOOTER_KEY} footer: Draftfleet did not write it; move it away")
     footer = ShardFooter.from_bytes(raw)
     if not with_errors or footer.errors_key is None:
         return CommittedShard(footer, ok, None)
-    return CommittedShard(footer, ok, pq.read_table(pa.BufferReader(store.get(footer.errors_key))))
+    with pq.ParquetFile(pa.BufferReader(store.get(footer.errors_key))) as parquet:
+        return CommittedShard(footer, ok, parquet.read())
 
 
 def read_rejected(store: Store) -> Iterator[pa.Table]:

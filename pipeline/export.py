@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from configs.errors import UsageError
 from pipeline.committed_shard import read_rejected, read_shards, shard_keys
-from pipeline.export_files import in_source_order, write_lines
+from pipeline.export_files import write_lines
 from pipeline.export_line import Line, LineFormat
+from pipeline.export_order import in_source_order
 from pipeline.layout import CURRENT
 from pipeline.openai_lines import OpenAILines
 from pipeline.plain_lines import CsvLines, JsonLines
@@ -62,10 +63,10 @@ def export(
         raise UsageError(f"no row of {store.url} is done yet; `draftfleet status` says how far it is")
     kept = pq.read_schema(RangedFile(store, keys[0])) if keys else output_schema(plan.carried)
     _refuse_impossible(to, kept, include_errors, order)
-    lines = _lines(store, _format(to, plan, kept, include_errors), include_errors)
+    form = _format(to, plan, kept, include_errors)
+    lines = _lines(store, form, include_errors)
     if order == "source":
         lines = in_source_order(lines, [str(source["path"]) for source in plan.sources])
-    form = _format(to, plan, kept, include_errors)
     return write_lines(lines, out, form.header, form.suffix, split_by_task)
 
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
-
-import duckdb
-import pyarrow as pa
 
 from configs.errors import StorageError, UsageError
 from pipeline.export_line import Line
 
-NO_TASK = "no-task"
-"""The file of rows that failed before their task was known; no task may be named so, as runs of `-` aside it could."""
+NO_TASK = "_no_task"
+"""The file of rows that failed before their task was known. No task is named so: names start with a letter."""
 PART = ".part"
-BATCH_LINES = 10_000
-MEMORY_LIMIT = "512MB"
 
 
 def write_lines(lines: Iterable[Line], out: Path, header: str | None, suffix: str, split_by_task: bool) -> list[Path]:
@@ -81,38 +74,3 @@ def _told(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}; choose another place") from error
-
-
-def in_source_order(lines: Iterable[Line], files: Sequence[str]) -> Iterator[Line]:
-    """The same lines by input file, line, and sample; sorted out of core. `files` are the input's, in order."""
-    order = {path: number for number, path in enumerate(files)}
-    with tempfile.TemporaryDirectory(prefix="draftfleet-export-") as folder:
-        database = duckdb.connect(str(Path(folder) / "lines.duckdb"))
-        with contextlib.closing(database):
-            database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-            database.execute("SET temp_directory = ?", [str(Path(folder) / "sort")])
-            _load(database, lines, order)
-            yield from _sorted(database)
-
-
-def _load(database: duckdb.DuckDBPyConnection, lines: Iterable[Line], order: dict[str, int]) -> None:
-    database.execute("CREATE TABLE lines (file INTEGER, source_line BIGINT, number BIGINT, task VARCHAR, line VARCHAR)")
-    numbered = enumerate(lines)
-    while some := list(islice(numbered, BATCH_LINES)):
-        batch = pa.table(  # noqa: F841  # duckdb finds it by its name
-            {
-                "file": pa.array([order.get(line.source_file or "", len(order)) for _, line in some], pa.int32()),
-                "source_line": pa.array([line.source_line for _, line in some], pa.int64()),
-                "number": pa.array([number for number, _ in some], pa.int64()),
-                "task": pa.array([line.task for _, line in some], pa.string()),
-                "line": pa.array([line.text for _, line in some], pa.string()),
-            }
-        )
-        database.execute("INSERT INTO lines SELECT * FROM batch")
-
-
-def _sorted(database: duckdb.DuckDBPyConnection) -> Iterator[Line]:
-    found = database.execute("SELECT line, task FROM lines ORDER BY file, source_line, number")
-    while rows := found.fetchmany(BATCH_LINES):
-        for text, task in rows:
-            yield Line(text, task, None, None)

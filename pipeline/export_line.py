@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -22,13 +22,23 @@ class Line:
     source_line: int | None
 
 
+def line_of(text: str, row: Mapping[str, Any], task: str | None) -> Line:
+    """The line of a row; where it came from is unknown if the run did not keep that."""
+    return Line(text, task, row.get("source_file"), row.get("source_line"))
+
+
 class LineFormat(Protocol):
     """From tables to lines, in the tables' order."""
 
-    suffix: str
-    """Of a file in this format: `.jsonl`."""
-    header: str | None
-    """The first line of each file."""
+    @property
+    def suffix(self) -> str:
+        """Of a file in this format: `.jsonl`."""
+        ...
+
+    @property
+    def header(self) -> str | None:
+        """The first line of each file."""
+        ...
 
     def shard(self, shard: CommittedShard) -> Iterator[Line]: ...
 

@@ -19,13 +19,14 @@ _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\
 def json_line(value: Any) -> str:
     """One line, without its end."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=plain)
     except ValueError:
-        text = json.dumps(_finite(value), ensure_ascii=False, default=_plain)
+        text = json.dumps(_finite(value), ensure_ascii=False, default=plain)
     return text.translate(_LINE_ENDS)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> str:
+    """A value that JSON has no form for, as text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.date | datetime.time):

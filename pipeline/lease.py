@@ -3,6 +3,7 @@
     acquire     absent, or left in a final state      take it
                 running, heartbeat younger than ttl   RunConflict: somebody is at work
                 running, older                        RunConflict, unless `takeover`
+                running, its process is gone          take it: it ran on this machine, so that is certain
     heartbeat   unchanged since ours                  replace it
                 changed                               RunConflict: somebody took over; stop
 
@@ -13,12 +14,16 @@ money; that no row is lost or doubled rests on the commit alone, so a driver tha
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from configs.errors import RunConflict, StorageError
 from pipeline import layout
@@ -37,7 +42,9 @@ class LeaseOwner:
     pid: int
     attempt: int
     started: float
-    """Seconds since the epoch, by the driver's clock; for people."""
+    """Seconds since the epoch, by the driver's clock."""
+    machine: str = ""
+    """`this_machine()` there: a host name may be shared by containers, this is not."""
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} (host {self.host}, pid {self.pid})"
@@ -56,11 +63,13 @@ class LeaseView:
     holder: str
     """Unique for each `acquire`."""
     etag: str
+    gone: bool = False
+    """The driver ran on this machine, and its process is no more."""
 
     @property
     def expired(self) -> bool:
-        """Running by its word, but silent for longer than it promised: interrupted."""
-        return self.state == RUNNING and self.heartbeat_age_s > self.ttl_s
+        """Running by its word, but gone, or silent for longer than it promised: interrupted."""
+        return self.state == RUNNING and (self.gone or self.heartbeat_age_s > self.ttl_s)
 
     @property
     def alive(self) -> bool:
@@ -87,16 +96,33 @@ def _parse(body: bytes, stat: Stat, store: Store) -> LeaseView:
     try:
         said = json.loads(body)
         owner = LeaseOwner(**said["owner"])
-        return LeaseView(owner, said["state"], age_s, said["ttl_s"], said["progress"], said["holder"], stat.etag)
+        words = (said["state"], age_s, said["ttl_s"], said["progress"], said["holder"])
+        return LeaseView(owner, *words, stat.etag, is_gone(owner))
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{store.url}/{layout.LEASE} is not a lease ({error}); if nobody drives this run, delete it"
         ) from error
 
 
+def this_machine() -> str:
+    """This boot of this kernel, and this process namespace: where a pid means the same process."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def is_gone(owner: LeaseOwner) -> bool:
+    """Whether the driver certainly does not live any more: it ran here, and its pid is free or another process's."""
+    if owner.machine != this_machine():
+        return False
+    try:
+        return psutil.Process(owner.pid).create_time() > owner.started
+    except psutil.NoSuchProcess:
+        return True
+
+
 def refusal(view: LeaseView | None, takeover: bool) -> str | None:
     """Why the lease may not be taken, with the next step; None if it may."""
-    if view is None or view.state != RUNNING:
+    if view is None or view.state != RUNNING or view.gone:
         return None
     seen = f"this run is driven by {view.owner}, heartbeat {view.heartbeat_age_s:.0f} s ago"
     if view.alive:

@@ -3,9 +3,9 @@
     {"id", "custom_id", "response": {"status_code": 200, "request_id", "body": <chat completion>}, "error": null}
     {"id", "custom_id", "response": null, "error": {"code", "message"}}
 
-A row with ok samples has a response; `choices[].index` is the sample's, so a sample that failed is a gap. A row without
-any is an error line, if errors are asked for. `custom_id` is the row's id. Ids and times come from the run, so exporting
-twice gives the same bytes. Shape: the Batch API and chat completion object references of the OpenAI API.
+A row with ok samples has a response; `choices[].index` is the sample's, so a sample that failed is a gap. A row
+without any is an error line, if errors are asked for. `custom_id` is the row's id. Ids and times come from the run, so
+exporting twice gives the same bytes. Shape: the OpenAI API reference, Batch and chat completion objects.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import pyarrow as pa
 
 from configs.errors import UsageError
 from pipeline.committed_shard import CommittedShard
-from pipeline.export_line import Line
+from pipeline.export_line import Line, line_of
 from pipeline.footer import ShardFooter
 from pipeline.json_line import json_line
-from pipeline.plain_lines import line_of
 
-READ = ("row_id", "text", "reasoning", "finish_reason", "prompt_tokens", "output_tokens")
-READ_IF_KEPT = ("task", "source_file", "source_line")
+READ = (
+    *("row_id", "text", "reasoning", "finish_reason"),
+    *("prompt_tokens", "output_tokens", "source_file", "source_line"),
+)
 
 Row = Mapping[str, Any]
 
@@ -44,26 +45,21 @@ class OpenAILines:
         if "text" not in kept.names:
             raise UsageError("openai-jsonl needs the column `text`, which sink.columns of this run left out")
         self._run = run
-        self._columns = [name for name in (*READ, *READ_IF_KEPT) if name in kept.names]
+        self._columns = [name for name in READ if name in kept.names]
 
     def shard(self, shard: CommittedShard) -> Iterator[Line]:
         answered: set[str] = set()
         for row_id, samples in groupby(shard.ok.select(self._columns).to_pylist(), key=_id_of):
             answered.add(row_id)
             yield self._response(row_id, list(samples), shard.footer)
-        if shard.errors is not None:
-            yield from self._errors(shard.errors, answered)
+        for row in [] if shard.errors is None else shard.errors.to_pylist():
+            if row["id"] not in answered:
+                answered.add(row["id"])
+                yield self._error(row, shard.footer.task)
 
     def rejected(self, rows: pa.Table) -> Iterator[Line]:
-        yield from self._errors(rows, set())
-
-    def _errors(self, rows: pa.Table, answered: set[str]) -> Iterator[Line]:
-        told = set(answered)
         for row in rows.to_pylist():
-            if row["id"] is None or row["id"] not in told:
-                yield self._error(row)
-            if row["sample_index"] is not None:
-                told.add(row["id"])
+            yield self._error(row, row["task"])
 
     def _response(self, row_id: str, samples: list[Row], footer: ShardFooter) -> Line:
         body = {
@@ -76,12 +72,12 @@ class OpenAILines:
             "system_fingerprint": f"fp_{footer.semantic_fingerprint[:10]}",
         }
         response = {"status_code": 200, "request_id": self._hash("request", row_id), "body": body}
-        return line_of(self._text(row_id, row_id, response, None), samples[0])
+        return line_of(self._text(row_id, row_id, response, None), samples[0], footer.task)
 
-    def _error(self, row: Row) -> Line:
+    def _error(self, row: Row, task: str | None) -> Line:
         where = f"{row['source_file']}:{row['source_line']}"
         error = {"code": row["error"]["code"], "message": f"{where}: {row['error']['message']}"}
-        return line_of(self._text(row["id"], row["id"] or where, None, error), row)
+        return line_of(self._text(row["id"], row["id"] or where, None, error), row, task)
 
     def _text(self, custom_id: str | None, unique: str, response: object, error: object) -> str:
         request_id = f"batch_req_{self._hash('line', unique)}"
@@ -110,9 +106,8 @@ def _choice(sample: Row) -> dict[str, Any]:
 
 def _usage(samples: list[Row]) -> dict[str, int] | None:
     """Tokens of the row; None if the run did not keep them or the sample that carries the prompt's failed."""
-    first, outputs = samples[0], [sample.get("output_tokens") for sample in samples]
-    prompt = first.get("prompt_tokens") if first["row_id"].endswith("#0") else None
-    if prompt is None or None in outputs:
+    first = samples[0]
+    if "output_tokens" not in first or first.get("prompt_tokens") is None or not first["row_id"].endswith("#0"):
         return None
-    completion = sum(outputs)
+    prompt, completion = int(first["prompt_tokens"]), sum(int(sample["output_tokens"]) for sample in samples)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

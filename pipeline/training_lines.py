@@ -15,9 +15,9 @@ import pyarrow as pa
 from configs.errors import UsageError
 from configs.job import Job, Task
 from pipeline.committed_shard import CommittedShard
-from pipeline.export_line import Line
+from pipeline.export_line import Line, line_of
 from pipeline.json_line import json_line
-from pipeline.plain_lines import line_of, with_json
+from pipeline.plain_lines import with_json
 from pipeline.plan import Plan
 from pipeline.prompt import Conversation, Templates
 from pipeline.row_check import RejectedRow, RowCheck
@@ -53,7 +53,7 @@ class TrainingLines:
             asked = self._conversation(row_id, {**columns, "id": row_id, "task": shard.footer.task})
             messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
             answer = {"role": "assistant", "content": row["text"]}
-            yield replace(line_of(json_line({"messages": [*messages, answer]}), row), task=shard.footer.task)
+            yield line_of(json_line({"messages": [*messages, answer]}), row, shard.footer.task)
 
     def rejected(self, rows: pa.Table) -> Iterator[Line]:
         """None: what has no answer teaches nothing."""

@@ -6,15 +6,19 @@
     get(key) / head(key)              -> bytes / Stat; raises NotFound
     list(prefix)                      -> Stats in key order, keys complete
     delete(key)                       -> None, also if it is gone
+    now()                             -> the clock that `Stat.modified` is told by
 
-An object is visible whole or not at all, and is on disk (fsync) or in S3 when `put*` returns. Keys use `/`, hold no `..` and
-no empty part. Everything else that can go wrong is StorageError with the key and the next step, after retries with backoff.
-All methods block and may be called from several threads.
+An object is visible whole or not at all, and is on disk (fsync) or in S3 when `put*` returns. Keys use `/`, hold no
+empty part and no part that starts with a dot (see `key`). Everything else that can go wrong is StorageError with the
+key and the next step, after retries with backoff. All methods block and may be called from several threads.
+
+A StorageError from `put*` whose answer got lost leaves open whether the object was written; calling again is safe, and
+`put_if_absent` and `put_if_match` recognize their own object within one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,11 +48,12 @@ class Stat:
     key: str
     size: int
     etag: str
-    """Opaque; changes with the content."""
+    """Opaque; changes with the content, and may be the same for the same content."""
     modified: float
-    """Seconds since the epoch, by the store's clock."""
+    """Seconds since the epoch, by the store's clock; whole seconds on S3."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """As given to put*; empty in listings."""
+    """As given to put*. S3 keeps it with the object and tells it in `head`; a local file has no place for it, so there
+    `head` tells none. Empty in listings."""
 
 
 class Store(Protocol):
@@ -67,18 +72,30 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes: ...
 
-    def get_range(self, key: str, start: int, length: int) -> bytes: ...
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """At most `length` bytes from byte `start`; fewer, or none, where the object ends earlier."""
+        ...
 
     def head(self, key: str) -> Stat: ...
 
-    def list(self, prefix: str) -> Iterator[Stat]: ...
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Every object whose key starts with `prefix` (any text, not only whole folders), in key order."""
+        ...
 
     def delete(self, key: str) -> None: ...
 
+    def now(self) -> float:
+        """Seconds since the epoch by the store's clock, so that the age of an object needs no second clock."""
+        ...
+
+    def children(self) -> Sequence[str]:
+        """Names of the sub-folders that hold an object at any depth, sorted. Some stores name one a while longer."""
+        ...
+
     def child(self, name: str) -> Store:
-        """The store of a sub-folder."""
+        """The store of a sub-folder, which need not exist yet."""
         ...
 
     def check(self) -> None:
-        """Raise StorageError, naming the cause and the next step, unless it can be written, read, listed and deleted."""
+        """Raise StorageError, with the cause and the next step, unless it can be written, read, listed and deleted."""
         ...

@@ -1,0 +1,58 @@
+"""`draftfleet export`: a run's rows in a format that another program reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from jobs.options import root_option, run_argument
+from jobs.run_folder import RunFolder, find_run
+from pipeline.export import ExportFormat, ExportOrder, export
+from pipeline.run_state import FINAL, open_run, total_samples
+
+
+@click.command()
+@run_argument
+@root_option
+@click.option("--to", type=click.Choice(get_args(ExportFormat)), required=True, help="The format to write.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="File to write, or folder with --split-by-task; default: RUN's name."
+)
+@click.option("--split-by-task", is_flag=True, help="One file per task.")
+@click.option("--include-errors", is_flag=True, help="Also the rows that failed, and those that planning rejected.")
+@click.option(
+    "--order",
+    type=click.Choice(get_args(ExportOrder)),
+    default="shard",
+    show_default=True,
+    help="shard: as generated, the longest of a task first; source: as in the input.",
+)
+def command(
+    run: str | None,
+    root: str | None,
+    to: ExportFormat,
+    out: Path | None,
+    split_by_task: bool,
+    include_errors: bool,
+    order: ExportOrder,
+) -> int:
+    """Write the rows of RUN to a file, or to one per task. Of an unfinished run: those that are done."""
+    folder = find_run(run, root)
+    target = (out or default_target(folder, to, split_by_task)).expanduser()
+    written = export(folder.store, to, target, split_by_task=split_by_task, include_errors=include_errors, order=order)
+    for path in written:
+        click.echo(f"wrote {path}")
+    view = open_run(folder.store)
+    if view.state not in FINAL:
+        click.echo(
+            f"{folder.run} is {view.state}: {view.samples_done:,}/{total_samples(view.plan.shards):,} samples are done "
+            "and exported; export again when the rest is"
+        )
+    return 0
+
+
+def default_target(folder: RunFolder, to: ExportFormat, split_by_task: bool) -> Path:
+    """`demo-1.jsonl` in the working directory, or the folder `demo-1-jsonl`: `demo-1` may be the run itself."""
+    return Path(f"{folder.run}-{to}") if split_by_task else Path(f"{folder.run}.{'csv' if to == 'csv' else 'jsonl'}")
