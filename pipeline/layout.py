@@ -1,20 +1,22 @@
 """Where everything of a run lies. Keys are relative to the run's folder; `data/` alone is the dataset.
 
-data/<task>-<shard>.parquet     ok rows of a whole shard; the object is the commit record
-errors/<task>-<shard>-<writer>.parquet  its error rows; the data object's footer names the one that counts
-errors/rejected.parquet         rows that failed while planning
-_plan/CURRENT                   {"plan": "<hash>"}; created once, never changed
-_plan/<hash>/plan.json          the resolved job, fingerprints, carried schema, counts, shard index
-_plan/<hash>/part-00000.parquet input rows, one row group per shard
-_plan/<hash>/rejected.parquet   rows that failed while planning, as error rows
-_attempts/<shard>/<n>.json      put before a shard starts
-_ledger/<incarnation>.json      an engine's life, overwritten as it goes
-_ledger/driver-<attempt>.json   one driver's work on the run
-_policy/                        the draft policy that the run started from
-_lease.json                     who is driving, with a heartbeat
-_stop.json                      somebody asked the run to stop
-_manifest.json                  the run is complete
-_report/                        what was derived from it
+    data/<task>-<shard>.parquet     ok rows of a whole shard; the object is the commit record
+    errors/<task>-<shard>-<writer>.parquet  its error rows; the data object's footer names the one that counts
+    errors/rejected.parquet         rows that failed while planning
+    _plan/CURRENT                   {"plan": "<hash>"}; created once, never changed
+    _plan/<hash>/plan.json          the resolved job, fingerprints, carried schema, counts, shard index
+    _plan/<hash>/part-00000.parquet input rows, one row group per shard
+    _plan/<hash>/rejected.parquet   rows that failed while planning, as error rows
+    _attempts/<shard>/<n>.json      put before a shard starts
+    _ledger/<incarnation>.json      an engine's life, overwritten as it goes
+    _ledger/driver-<attempt>.json   one driver's work on the run
+    _policy/                        the draft policy that the run started from
+    _lease.json                     who is driving, with a heartbeat
+    _stop.json                      somebody asked the run to stop
+    _manifest.json                  the run is complete
+    _report/                        what was derived from it
+
+What starts with an underscore is Draftfleet's own; readers of the dataset need none of it.
 """
 
 from __future__ import annotations

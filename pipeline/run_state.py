@@ -1,12 +1,14 @@
 """What a run is at this moment, from its objects alone: no cluster and no database is asked.
 
-planned                  a plan, nobody drove it yet
-running                  the lease is held and beats
-interrupted              the driver stopped, or its heart did: `draftfleet resume`
-cancelled                somebody called `draftfleet stop`
-completed                every sample is ok
-completed_with_errors    all done, some failed, not more than limits.max_error_rate
-failed                   all done, more failed than that; or the driver gave up
+    planned                  a plan, nobody drove it yet
+    running                  the lease is held and beats
+    interrupted              the driver stopped, or its heart did: `draftfleet resume`
+    cancelled                somebody called `draftfleet stop`
+    completed                every sample is ok
+    completed_with_errors    all done, some failed, not more than limits.max_error_rate
+    failed                   all done, more failed than that; or the driver gave up
+
+`interrupted` is inferred: nobody can write that it was killed.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from s3_server import S3Bucket
 from configs.errors import StorageError, UsageError
 from configs.job import Job
 from pipeline.commit import commit_shard, parquet_bytes
-from pipeline.export import ExportFormat, export
+from pipeline.export.dataset import ExportFormat, export
+from pipeline.export.json_line import json_line
 from pipeline.fault_points import FaultPoints
 from pipeline.footer import ShardFooter
-from pipeline.json_line import json_line
 from pipeline.layout import CURRENT, REJECTED_KEY, plan_json
 from pipeline.plan import Plan, PlannedShard
 from pipeline.schema import error_schema, output_schema

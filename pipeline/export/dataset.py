@@ -1,8 +1,10 @@
 """The dataset of a run in other formats: what is committed at this moment, in flat memory, the same bytes each time.
 
-openai-jsonl   the output lines of an OpenAI batch                openai_lines
-jsonl, csv     the rows as they are                               plain_lines
-sft-jsonl      conversations with the answer, for training        training_lines
+    openai-jsonl   the output lines of an OpenAI batch                openai_lines
+    jsonl, csv     the rows as they are                               plain_lines
+    sft-jsonl      conversations with the answer, for training        training_lines
+
+A run that is still going on gives what is committed so far.
 """
 
 from __future__ import annotations
@@ -16,18 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.errors import UsageError
-from pipeline.committed_shard import read_rejected, read_shards, shard_keys
-from pipeline.export_files import write_lines
-from pipeline.export_line import Line, LineFormat
-from pipeline.export_order import in_source_order
+from pipeline.export.committed_shard import read_rejected, read_shards, shard_keys
+from pipeline.export.files import write_lines
+from pipeline.export.line import Line, LineFormat
+from pipeline.export.openai_lines import OpenAILines
+from pipeline.export.order import in_source_order
+from pipeline.export.plain_lines import CsvLines, JsonLines
+from pipeline.export.training_lines import TrainingLines
 from pipeline.layout import CURRENT
-from pipeline.openai_lines import OpenAILines
-from pipeline.plain_lines import CsvLines, JsonLines
 from pipeline.plan import Plan, load_plan
 from pipeline.ranged_file import RangedFile
 from pipeline.schema import output_schema
 from pipeline.store.base import Store
-from pipeline.training_lines import TrainingLines
 
 ExportFormat = Literal["openai-jsonl", "jsonl", "csv", "sft-jsonl"]
 ExportOrder = Literal["shard", "source"]

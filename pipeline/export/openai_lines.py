@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from configs.errors import UsageError
-from pipeline.committed_shard import CommittedShard
-from pipeline.export_line import Line, line_of
+from pipeline.export.committed_shard import CommittedShard
+from pipeline.export.json_line import json_line
+from pipeline.export.line import Line, line_of
 from pipeline.footer import ShardFooter
-from pipeline.json_line import json_line
 
 READ = (
     *("row_id", "text", "reasoning", "finish_reason"),

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from configs.errors import StorageError
-from pipeline.export_line import Line
+from pipeline.export.line import Line
 
 MEMORY_LIMIT = "256MB"
 BATCH_CHARS = 16 << 20

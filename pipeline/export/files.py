@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from configs.errors import StorageError, UsageError
-from pipeline.export_line import Line
+from pipeline.export.line import Line
 
 NO_TASK = "_no_task"
 """The file of rows that failed before their task was known. No task is named so: names start with a letter."""

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from configs.errors import UsageError
 from configs.job import Job, Task
-from pipeline.committed_shard import CommittedShard
-from pipeline.export_line import Line, line_of
-from pipeline.json_line import json_line
-from pipeline.plain_lines import with_json
+from pipeline.export.committed_shard import CommittedShard
+from pipeline.export.json_line import json_line
+from pipeline.export.line import Line, line_of
+from pipeline.export.plain_lines import with_json
 from pipeline.plan import Plan
 from pipeline.prompt import Conversation, Templates
 from pipeline.row_check import RejectedRow, RowCheck

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.committed_shard import CommittedShard
-from pipeline.export_line import Line, line_of
-from pipeline.json_line import json_line, plain
+from pipeline.export.committed_shard import CommittedShard
+from pipeline.export.json_line import json_line, plain
+from pipeline.export.line import Line, line_of
 
 CSV_ERROR_COLUMNS = ("error", "raw")
 

@@ -1,0 +1,1 @@
+"""A run's dataset in the formats of other programs."""
