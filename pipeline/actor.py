@@ -1,7 +1,8 @@
-"""The engine actor: one engine, several shards in flight, each committed here and answered with a receipt.
+"""The engine actor: one engine, several shards in flight, each read and committed here and answered with a receipt.
 
-Ray Data builds one per worker and calls it with one shard's block at a time; the calls overlap, so the engine's batch
-never drains between shards.
+Ray Data builds one per worker and calls it with the number of one shard at a time; the calls overlap, so the engine's
+batch never drains between shards. The rows come from the plan straight into this process: a second process to read them
+would take its time from the engine, and Ray would carry them through its object store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pipeline.fault_points import FaultPoints
 from pipeline.footer import ShardFooter
 from pipeline.layout import attempt_key, data_key, ledger_key
 from pipeline.ledger import Ledger
-from pipeline.plan import Plan, load_plan
+from pipeline.plan import Plan, PlannedShard, load_plan, read_shard
 from pipeline.provenance import git_commit, versions
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample, generate_shard
@@ -33,11 +34,16 @@ from pipeline.store.base import AlreadyExists, Store
 from pipeline.store.open import open_store
 from pipeline.usage import Usage
 from workers.contract import Engine, Request
-from workers.factory import create_engine
 
+BLOCK_SCHEMA = pa.schema([("shard", pa.int32())])
 RECEIPT_SCHEMA = pa.schema(
     [("shard", pa.int32()), ("status", pa.string()), ("usage", pa.string()), ("rows", pa.int64())]
 )
+
+
+def block_of(shard: PlannedShard) -> pa.Table:
+    """What an engine is sent of a shard."""
+    return pa.table([[shard.shard]], schema=BLOCK_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +63,12 @@ class Assignment:
 
 
 class EngineActor:
-    """Callable class for `map_batches`: a shard's plan rows in, one receipt row out."""
+    """Callable class for `map_batches`: the number of a shard in (`block_of`), one receipt row out."""
 
     def __init__(self, assignment: Assignment, faults: FaultPoints | None = None) -> None:
+        # It brings torch, which the driver, who only names this class, need not load.
+        from workers.factory import create_engine
+
         self._assignment = assignment
         self._faults = faults or FaultPoints()
         self._incarnation = f"a{assignment.attempt}-{uuid.uuid4().hex[:8]}"
@@ -83,7 +92,7 @@ class EngineActor:
     async def __call__(self, block: pa.Table) -> pa.Table:
         await self._warm_up_once()
         try:
-            receipt = await self._work(block)
+            receipt = await self._work(self._plan.shard(block.column("shard")[0].as_py()))
         except EngineError as error:
             # Ray would keep calling a broken engine for ever; a dead actor it replaces. (ray-project/ray#59522)
             await asyncio.to_thread(self._put_ledger, str(error))
@@ -93,20 +102,19 @@ class EngineActor:
             schema=RECEIPT_SCHEMA,
         )
 
-    async def _work(self, block: pa.Table) -> Receipt:
-        shard = self._shard_of(block)
+    async def _work(self, shard: PlannedShard) -> Receipt:
         started = time.time()
-        shard_attempt = await asyncio.to_thread(self._announce, shard.shard)
+        rows, shard_attempt = await asyncio.to_thread(self._take_up, shard)
         self._ledger.shard_started()
         samples: list[Sample] = []
         try:
-            samples = await generate_shard(self._engine, self._job, block)
+            samples = await generate_shard(self._engine, self._job, rows)
         finally:
             self._account()
             self._ledger.shard_generated()
         committed_ns = 0
         try:
-            receipt = await asyncio.to_thread(self._commit, shard, block, samples, shard_attempt, started)
+            receipt = await asyncio.to_thread(self._commit, shard, rows, samples, shard_attempt, started)
             if receipt.status == "committed":
                 committed_ns = receipt.usage.engine_ns_ok + receipt.usage.engine_ns_error
         finally:
@@ -114,12 +122,11 @@ class EngineActor:
         self._faults.reach("before_receipt", data_key(shard.task, shard.shard))
         return receipt
 
-    def _shard_of(self, block: pa.Table) -> Any:
-        number = block.column("_shard")[0].as_py()
-        shard = self._plan.shard(number)
-        whole = block.num_rows == shard.num_rows and block.column("_shard").unique().to_pylist() == [number]
-        assert whole, f"shard {number}: {block.num_rows} rows arrived of {shard.num_rows}"
-        return shard
+    def _take_up(self, shard: PlannedShard) -> tuple[pa.Table, int]:
+        """The shard's rows, and which start of it this is."""
+        rows = read_shard(self._store, self._plan.plan_hash, shard)
+        assert rows.num_rows == shard.num_rows, f"shard {shard.shard}: {rows.num_rows} rows, planned {shard.num_rows}"
+        return rows, self._announce(shard.shard)
 
     def _announce(self, shard: int) -> int:
         """Put the marker that this shard is being started, and say which start it is."""
@@ -133,7 +140,7 @@ class EngineActor:
                 number += 1
 
     def _commit(
-        self, shard: Any, block: pa.Table, samples: list[Sample], shard_attempt: int, started: float
+        self, shard: PlannedShard, rows: pa.Table, samples: list[Sample], shard_attempt: int, started: float
     ) -> Receipt:
         job, info = self._job, self._engine.info()
         footer = ShardFooter(
@@ -151,7 +158,7 @@ class EngineActor:
             draft=info.draft,
             git_commit=git_commit(),
             seed=job.seed,
-            num_rows=block.num_rows,
+            num_rows=rows.num_rows,
             usage=sum((sample.usage for sample in samples), Usage()),
             started=started,
             finished=time.time(),
@@ -160,8 +167,8 @@ class EngineActor:
         return commit_shard(
             self._store,
             footer,
-            output_table(block, samples, job.sink.columns, job.sink.token_ids, lossy=False),
-            error_table(block, samples, self._assignment.attempt),
+            output_table(rows, samples, job.sink.columns, job.sink.token_ids, lossy=False),
+            error_table(rows, samples, self._assignment.attempt),
             job.sink.compression,
             self._faults,
         )

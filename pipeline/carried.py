@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from configs.errors import SourceError
+from configs.errors import ConfigError, SourceError
+from configs.nearest import did_you_mean
 from pipeline.json_type import JsonType, arrow_type, conflict, json_text
-from pipeline.schema import PLAN_FIELDS, RESERVED_NAMES
+from pipeline.schema import OUTPUT_NAMES, PLAN_FIELDS, RESERVED_NAMES
 
 REFUSED_NAMES = RESERVED_NAMES | {field.name for field in PLAN_FIELDS}
 MAX_COLUMNS = 1000
@@ -50,6 +51,19 @@ def refuse_clashes(names: Iterable[str], ours: frozenset[str], where: str) -> No
         )
     if len(present) > MAX_COLUMNS:
         raise SourceError(f"{where}: over {MAX_COLUMNS} columns; are the keys data? Put them into one object column")
+
+
+def refuse_unknown_columns(asked: Iterable[str] | None, carried: pa.Schema) -> None:
+    """Refuse names in `sink.columns` that no output row has.
+
+    Raises:
+        ConfigError: with the nearest name that there is.
+    """
+    known = sorted({*OUTPUT_NAMES, *carried.names})
+    unknown = next((name for name in asked or () if name not in known), None)
+    if unknown is not None:
+        hint = did_you_mean(unknown, known) or f"; there are {', '.join(known)}"
+        raise ConfigError(f"sink.columns: the output has no column `{unknown}`{hint}")
 
 
 def rename_line(clashing: Sequence[str], present: Iterable[str]) -> str:

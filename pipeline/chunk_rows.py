@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from configs.errors import RowError
-from pipeline.carried import conform, normalised
+from pipeline.carried import normalised
 from pipeline.row_check import RejectedRow
 from pipeline.source import openai_batch
-from pipeline.source.chunk import LineChunk, TableChunk, is_blank
+from pipeline.source.chunk import BadRow, LineChunk, TableChunk, is_blank
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.jsonl import parse_object
 
 MAX_RAW_CHARS = 65_536
-JSON_COLUMN = "_json"
+JSON_COLUMN = "draftfleet.json"
+"""Of the spill. Names of its own have a dot, so that no column of the user is likely to bear one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,6 @@ class ChunkRows(Protocol):
         """About how large each of these rows is in memory."""
         ...
 
-    def raw(self, position: int) -> str | None:
-        """The row's text in the input, if it has one."""
-        ...
-
 
 @dataclass(frozen=True)
 class JsonFormat:
@@ -76,15 +76,25 @@ class JsonFormat:
         Raises:
             RowError: the line is no row.
         """
-        value = parse_object(text)
-        if self.batch_model is not None:
-            value = openai_batch.batch_row(value, self.batch_model)
-        return self.columns.renamed(value)
+        return self.row_of(parse_object(text))
+
+    def row_of(self, line: dict[str, Any]) -> dict[str, Any]:
+        """`row`, of a line that is parsed already."""
+        batch = self.batch_model
+        return self.columns.renamed(line if batch is None else openai_batch.batch_row(line, batch))
+
+    def id_of(self, line: Mapping[str, Any]) -> str | None:
+        """The id of a line that is no row, if it has one."""
+        found = line.get("custom_id")
+        return found if self.batch_model is not None and isinstance(found, str) and found else None
 
     def carried_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a row that go to the output."""
-        dropped = self.columns.ours | (openai_batch.NOT_CARRIED if self.batch_model is not None else frozenset())
-        return {name: value for name, value in row.items() if name not in dropped}
+        return {name: value for name, value in row.items() if name not in self._dropped}
+
+    @cached_property
+    def _dropped(self) -> frozenset[str]:
+        return self.columns.ours | (openai_batch.NOT_CARRIED if self.batch_model is not None else frozenset())
 
 
 class JsonRows:
@@ -96,10 +106,15 @@ class JsonRows:
         self._lines: list[bytes] = []
         self._names: dict[str, None] = {}
         for ordinal, line, text in _numbered(chunk):
+            parsed: dict[str, Any] = {}
             try:
-                row = format.row(text)
+                parsed = parse_object(text)
+                row = format.row_of(parsed)
             except RowError as error:
-                self.rejected.append(RejectedRow(None, ordinal, line, error.code, error.message, raw=_shown(text)))
+                known = format.id_of(parsed)
+                self.rejected.append(
+                    RejectedRow(None, ordinal, line, error.code, error.message, known, raw=_shown(text))
+                )
                 continue
             if not row.keys() <= self._names.keys():
                 self._names |= dict.fromkeys(row)
@@ -116,9 +131,6 @@ class JsonRows:
 
     def num_bytes(self, positions: Sequence[int]) -> Sequence[int]:
         return [len(self._lines[position]) for position in positions]
-
-    def raw(self, position: int) -> str | None:
-        return _shown(self._lines[position])
 
 
 def _numbered(chunk: LineChunk) -> Iterator[tuple[int, int, bytes]]:
@@ -139,53 +151,62 @@ class TableRows:
     def __init__(self, chunk: TableChunk, columns: ColumnMap, read: frozenset[str]) -> None:
         with pa.ipc.open_stream(chunk.ipc) as stream:
             table = stream.read_all()
-        names = columns.new_names(table.column_names)
-        self._table = table.rename_columns(names)
-        self.column_names = names
-        self._ours = columns.ours
-        self.rejected = [
-            RejectedRow(None, bad.ordinal, bad.line, bad.code, bad.message, raw=bad.raw) for bad in chunk.bad
-        ]
-        wanted = [name for name in names if name in read]
-        values = [self._table.column(name).to_pylist() for name in wanted]
-        rows = zip(*values, strict=True) if wanted else ((),) * len(self._table)
-        self.readable = [
-            ReadRow(position, ordinal, line, dict(zip(wanted, row, strict=True)))
-            for position, (ordinal, line, row) in enumerate(
-                zip(chunk.ordinals.tolist(), chunk.lines.tolist(), rows, strict=True)
-            )
-        ]
+        self.column_names = columns.new_names(table.column_names)
+        self.rejected = [_bad_row(bad) for bad in chunk.bad]
+        sound = _sound_rows(table)
+        self.rejected += [_not_utf8(chunk, int(place)) for place in np.flatnonzero(~sound)]
+        self._table = table.rename_columns(self.column_names).filter(pa.array(sound))
+        self._carried = [name for name in self.column_names if name not in columns.ours]
+        ordinals, lines = chunk.ordinals[sound].tolist(), chunk.lines[sound].tolist()
+        rows = _python_rows(self._table, [name for name in self.column_names if name in read])
+        places = enumerate(zip(ordinals, lines, rows, strict=True))
+        self.readable = [ReadRow(position, ordinal, line, row) for position, (ordinal, line, row) in places]
 
     def kept(self, positions: Sequence[int | None]) -> pa.Table:
-        carried = [name for name in self.column_names if name not in self._ours]
-        taken = self._table.select(carried).take(pa.array(positions, pa.int64()))
-        plain = [_plain(taken.column(name)) for name in carried]
-        return pa.table(dict(zip(carried, plain, strict=True))) if carried else _no_columns(len(positions))
+        taken = self._table.select(self._carried).take(pa.array(positions, pa.int64()))
+        return pa.table({name: _plain(taken.column(name)) for name in self._carried})
 
     def num_bytes(self, positions: Sequence[int]) -> Sequence[int]:
-        each = self._table.nbytes // max(1, len(self._table))
-        return np.full(len(positions), each).tolist()
+        return [self._table.nbytes // max(1, len(self._table))] * len(positions)
 
-    def raw(self, position: int) -> str | None:
-        return None
+
+def _bad_row(bad: BadRow) -> RejectedRow:
+    return RejectedRow(None, bad.ordinal, bad.line, bad.code, bad.message, raw=bad.raw)
+
+
+def _not_utf8(chunk: TableChunk, place: int) -> RejectedRow:
+    ordinal, line = int(chunk.ordinals[place]), int(chunk.lines[place])
+    return RejectedRow(None, ordinal, line, "invalid_utf8", "a text of the row is not UTF-8")
+
+
+def _sound_rows(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows hold only texts that are UTF-8; some writers of columnar files do not look."""
+    if _is_sound(table):
+        return np.ones(len(table), dtype=bool)
+    return np.array([_is_sound(table.slice(place, 1)) for place in range(len(table))], dtype=bool)
+
+
+def _is_sound(table: pa.Table) -> bool:
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _python_rows(table: pa.Table, names: list[str]) -> list[dict[str, Any]]:
+    if not names:
+        return [{} for _ in range(len(table))]
+    columns = (table.column(name).to_pylist() for name in names)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """The same values in the plain form of their type."""
     values = column.combine_chunks()
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
-    return values if values.type == normalised(values.type) else _cast_plain(values)
-
-
-def _cast_plain(values: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    return (
-        conform(values, normalised(values.type))
-        if not pa.types.is_nested(values.type)
-        else values.cast(normalised(values.type))
-    )
-
-
-def _no_columns(num_rows: int) -> pa.Table:
-    return pa.table({"_row": pa.nulls(num_rows)})
+    if pa.types.is_run_end_encoded(values.type):
+        values = pc.run_end_decode(values)
+    wanted = normalised(values.type)
+    return values if values.type == wanted else values.cast(wanted)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 from configs.job import Job
-
-READER_CPUS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +17,11 @@ class Fleet:
     num_gpus: float
     threads: int
     shards_in_flight: int
-    reader_cpus: float = READER_CPUS
 
     @property
     def logical_cpus(self) -> int:
-        """CPUs that a local Ray must believe in, so that every engine and the readers can be placed."""
-        return max(os.cpu_count() or 1, math.ceil(self.workers * self.num_cpus + 8 * self.reader_cpus))
+        """CPUs that a local Ray must believe in, so that every engine can be placed. It keeps a process for each."""
+        return math.ceil(self.workers * self.num_cpus)
 
 
 def plan_fleet(job: Job, *, cores: int, gpus: int, free_memory: int, engine_memory: int) -> Fleet:

@@ -1,6 +1,6 @@
-"""The river in one place: shards -> engine actors (which commit) -> receipts.
+"""The river in one place: shards -> engine actors (which read and commit them) -> receipts.
 
-read_datasource(ShardSource)      one block per shard, longest work first within each task
+from_arrow(one block per shard)   its number: the engine's own process reads the rows from the plan
   .map_batches(EngineActor)       async, several shards in flight per engine
   .iter_batches()                 receipts, as shards are committed
 """
@@ -14,27 +14,20 @@ from collections.abc import Iterator, Sequence
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from pipeline.actor import Assignment, EngineActor
+from pipeline.actor import Assignment, EngineActor, block_of
 from pipeline.commit import Receipt
 from pipeline.fleet import Fleet
-from pipeline.plan import Plan, PlannedShard
-from pipeline.shard_source import ShardSource
+from pipeline.plan import PlannedShard
 from pipeline.usage import Usage
 
 
-def receipts(plan: Plan, shards: Sequence[PlannedShard], assignment: Assignment, fleet: Fleet) -> Iterator[Receipt]:
+def receipts(shards: Sequence[PlannedShard], assignment: Assignment, fleet: Fleet) -> Iterator[Receipt]:
     """Run the shards on the connected Ray cluster; yields in order of completion."""
     _set_context()
-    dataset = ray.data.read_datasource(
-        ShardSource(assignment.run_url, assignment.storage, plan, shards),
-        override_num_blocks=len(shards),
-        # A reader process costs 130 MB and a second to start, and a shard takes seconds to generate: a few suffice.
-        concurrency=max(1, min(fleet.workers, 8)),
-        num_cpus=fleet.reader_cpus,
-    ).map_batches(
+    dataset = ray.data.from_arrow([block_of(shard) for shard in in_order(shards)]).map_batches(
         EngineActor,
         fn_constructor_args=(assignment,),
-        batch_size=None,
+        batch_size=1,  # a block has one row; None would do the same, but not where GPUs are reserved
         batch_format="pyarrow",
         zero_copy_batch=True,
         num_cpus=fleet.num_cpus,
@@ -42,14 +35,21 @@ def receipts(plan: Plan, shards: Sequence[PlannedShard], assignment: Assignment,
         compute=ActorPoolStrategy(
             size=min(fleet.workers, len(shards)),
             max_concurrent_calls_per_actor=fleet.shards_in_flight,
-            # One more than it works on, so that the next shard is already there when one ends.
-            max_tasks_in_flight_per_actor=fleet.shards_in_flight + 1,
+            # None waits at a busy engine while another, at the end of the run, has nothing to do.
+            max_tasks_in_flight_per_actor=fleet.shards_in_flight,
         ),
     )
     for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for row in batch.to_pylist():
             usage = Usage.from_json(json.loads(row["usage"]))
             yield Receipt(shard=row["shard"], status=row["status"], usage=usage, rows=row["rows"])
+
+
+def in_order(shards: Sequence[PlannedShard]) -> list[PlannedShard]:
+    """The plan's order, but shards of less than half the usual work last, so that engines run dry at about the same
+    time."""
+    half = max(shard.work_tokens for shard in shards) // 2
+    return sorted(shards, key=lambda shard: min(shard.work_tokens, half), reverse=True)
 
 
 def _set_context() -> None:
@@ -61,6 +61,11 @@ def _set_context() -> None:
     context.wait_for_min_actors_s = -1
     # Shards end when they end; keeping order would hold back receipts behind a slow shard.
     context.execution_options.preserve_order = False
+    # One operator shares nothing with another, its shards may take long, and nobody reads its memory statistics: what
+    # Ray Data does about these ten times a second is time taken from the engines.
+    context.op_resource_reservation_enabled = False
+    context.issue_detectors_config.detectors = []
+    context.memory_usage_poll_interval_s = None
     # Our own progress line speaks of samples and tokens.
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the driver tells what went wrong

@@ -10,11 +10,9 @@
     _attempts/<shard>/<n>.json      put before a shard starts
     _ledger/<incarnation>.json      an engine's life, overwritten as it goes
     _ledger/driver-<attempt>.json   one driver's work on the run
-    _policy/                        the draft policy that the run started from
     _lease.json                     who is driving, with a heartbeat
     _stop.json                      somebody asked the run to stop
     _manifest.json                  the run is complete
-    _report/                        what was derived from it
 
 What starts with an underscore is Draftfleet's own; readers of the dataset need none of it.
 """

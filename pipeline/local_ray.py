@@ -11,14 +11,27 @@ from collections.abc import Iterator
 
 import ray
 
+SETTINGS = {
+    # For every actor pool Ray's C++ core warns of constructor arguments that could be lost with their node, of which a
+    # local cluster has one (ray-project/ray#53727). Its log files have everything.
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    # Ray's workers would yield to everything else on the machine; whoever wants that runs the whole under `nice`.
+    "RAY_worker_niceness": "0",
+    # Nobody looks at the metrics, task events and forwarded logs of a cluster without a dashboard whose driver asks for
+    # no logs; collecting them took a hundredth of two cores. (To leave the services out: ray-project/ray#46732.)
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
+    "LOG_NAME_UPDATE_INTERVAL_S": "60",
+}
+"""Ray's settings by environment, where the user has set no others."""
+
 
 def start_local(logical_cpus: int) -> None:
-    """Start a local Ray with so many logical CPUs; `ray.shutdown` or the end of this process ends it.
-
-    Warnings of its C++ core are switched off: for every actor pool it warns of constructor arguments that could be lost
-    with their node, of which a local cluster has one (ray-project/ray#53727). Its log files have everything.
-    """
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    """Start a local Ray with so many logical CPUs; `ray.shutdown` or the end of this process ends it."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     with _held_back_stderr():
         ray.init(
             address="local",

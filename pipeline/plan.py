@@ -142,7 +142,7 @@ class Plan:
         }
         data["counts"] = [asdict(each) for each in self.counts]
         data["problems"] = [asdict(each) for each in self.problems]
-        return json.dumps(data, ensure_ascii=False, indent=1)
+        return json.dumps(data, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:

@@ -1,15 +1,13 @@
 """One chunk of the input, planned: every row checked, rendered and tokenized; good ones spilled, with their sort keys.
 
 This is the part of planning that takes the time, so it runs in as many processes as there are cores. A planner holds
-the tokenizer and the compiled templates; it writes two files per chunk and hands back little.
-
-    chunk-000012.arrow   good rows, in input order: id, task, sampling, token ids, and what is carried
-    bad-000012.arrow     rejected rows; only if there are any
+the tokenizer and the compiled templates, spills the rows (`plan_spill`) and hands back little.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,37 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from configs.errors import RowError
-from configs.job import Job, Sampling, Task
+from configs.job import Job, Task
 from pipeline.chunk_rows import ChunkRows, JsonFormat, JsonRows, TableRows
 from pipeline.json_type import JsonType, observe
 from pipeline.plan_keys import KEY_SCHEMA, work_tokens
+from pipeline.plan_spill import GoodRow, write_bad, write_good
 from pipeline.prompt import Asked, ChatTokenizer, Prompt, Templates
 from pipeline.row_check import OVERRIDES, CheckedRow, RejectedRow, RowCheck
-from pipeline.schema import SAMPLING
 from pipeline.source.chunk import Chunk, LineChunk
 from pipeline.source.column_map import ColumnMap
 
 PROBLEMS_PER_CODE = 20
-
-GOOD_FIELDS = [
-    pa.field("_ordinal", pa.int64()),
-    pa.field("_id", pa.string()),
-    pa.field("_task", pa.string()),
-    pa.field("_file", pa.int32()),
-    pa.field("_source_line", pa.int64()),
-    pa.field("_sampling", SAMPLING),
-    pa.field("_prompt_token_ids", pa.list_(pa.int32())),
-]
-BAD_FIELDS = [
-    pa.field("_ordinal", pa.int64()),
-    pa.field("_id", pa.string()),
-    pa.field("_task", pa.string()),
-    pa.field("_file", pa.int32()),
-    pa.field("_source_line", pa.int64()),
-    pa.field("_code", pa.string()),
-    pa.field("_message", pa.string()),
-    pa.field("_raw", pa.string()),
-]
 
 
 @dataclass(frozen=True)
@@ -84,7 +62,6 @@ class ChunkReport:
     number: int
     file: int
     num_rows: int
-    num_good: int
     num_bytes: int
     keys: pa.Table
     """One row per good row; see `plan_keys`."""
@@ -96,14 +73,6 @@ class ChunkReport:
     problems: list[RowProblem]
     first_prompts: dict[str, str]
     num_cut: Counter[str]
-
-
-def good_path(spill_dir: Path, number: int) -> Path:
-    return spill_dir / f"chunk-{number:06d}.arrow"
-
-
-def bad_path(spill_dir: Path, number: int) -> Path:
-    return spill_dir / f"bad-{number:06d}.arrow"
 
 
 class ChunkPlanner:
@@ -118,10 +87,6 @@ class ChunkPlanner:
         self._check = RowCheck(spec.job, self._templates, spec.columns)
         self._format = JsonFormat(spec.columns, spec.job.model.path if spec.is_batch else None)
         self._read = self._columns_read()
-
-    @property
-    def tokenizer(self) -> ChatTokenizer:
-        return self._tokenizer
 
     def _columns_read(self) -> frozenset[str]:
         """Every column that a check or a template may look at, under its new name."""
@@ -159,21 +124,21 @@ class ChunkPlanner:
         number: int,
         chunk: Chunk,
         rows: ChunkRows,
-        good: list[tuple[CheckedRow, Prompt]],
+        good: list[GoodRow],
         rejected: list[RejectedRow],
     ) -> ChunkReport:
         positions = [row.position for row, _ in good]
         kept = rows.kept(positions)
         is_json = isinstance(chunk, LineChunk)
         if good:
-            _write(good_path(self._spec.spill_dir, number), _good_table(good, chunk.file, kept))
+            write_good(self._spec.spill_dir, number, good, chunk.file, kept)
         if rejected:
-            _write(bad_path(self._spec.spill_dir, number), _bad_table(rejected, chunk.file, rows))
+            lost = rows.kept([row.position for row in rejected])
+            write_bad(self._spec.spill_dir, number, rejected, chunk.file, lost)
         return ChunkReport(
             number=number,
             file=chunk.file,
             num_rows=chunk.num_rows,
-            num_good=len(good),
             num_bytes=chunk.num_bytes,
             keys=self._keys(number, chunk.file, good, rows.num_bytes(positions)),
             column_names=rows.column_names,
@@ -187,7 +152,7 @@ class ChunkPlanner:
             num_cut=Counter(row.task for row, prompt in good if prompt.was_cut),
         )
 
-    def _json_types(self, rows: ChunkRows, good: list[tuple[CheckedRow, Prompt]]) -> dict[str, JsonType]:
+    def _json_types(self, rows: ChunkRows, good: list[GoodRow]) -> dict[str, JsonType]:
         """The types of the carried columns, over good rows alone: a bad row must not spoil a column's type."""
         columns: dict[str, list[object]] = {}
         by_position = {row.position: row.values for row in rows.readable}
@@ -196,9 +161,7 @@ class ChunkPlanner:
                 columns.setdefault(name, []).append(value)
         return {name: observe(values) for name, values in columns.items()}
 
-    def _keys(
-        self, number: int, file: int, good: list[tuple[CheckedRow, Prompt]], num_bytes: Sequence[int]
-    ) -> pa.Table:
+    def _keys(self, number: int, file: int, good: list[GoodRow], num_bytes: Sequence[int]) -> pa.Table:
         ids = [hashlib.blake2b(row.id.encode(), digest_size=16).digest() for row, _ in good]
         halves = np.frombuffer(b"".join(ids), dtype=np.int64).reshape(-1, 2)
         lengths = np.array([len(prompt.token_ids) for _, prompt in good], dtype=np.int64)
@@ -227,55 +190,10 @@ class ChunkPlanner:
 
 def _digest(row: CheckedRow, prompt: Prompt) -> int:
     """What the plan's hash keeps of a row: all that the engine sees of it."""
-    state = hashlib.blake2b(row.id.encode(), digest_size=8)
+    state = hashlib.blake2b(json.dumps([row.id, row.task]).encode(), digest_size=8)
     state.update(row.sampling.model_dump_json().encode())
     state.update(np.array(prompt.token_ids, dtype=np.int32).tobytes())
     return int.from_bytes(state.digest(), "little", signed=True)
-
-
-def _good_table(good: list[tuple[CheckedRow, Prompt]], file: int, kept: pa.Table) -> pa.Table:
-    ours = [
-        pa.array([row.ordinal for row, _ in good], pa.int64()),
-        pa.array([row.id for row, _ in good], pa.string()),
-        pa.array([row.task for row, _ in good], pa.string()),
-        pa.array(np.full(len(good), file, dtype=np.int32)),
-        pa.array([row.line for row, _ in good], pa.int64()),
-        _samplings([row.sampling for row, _ in good]),
-        pa.array([prompt.token_ids for _, prompt in good], pa.list_(pa.int32())),
-    ]
-    return pa.table([*ours, *kept.columns], schema=pa.schema([*GOOD_FIELDS, *kept.schema]))
-
-
-def _samplings(samplings: list[Sampling]) -> pa.Array:
-    """Rows share few samplings: each is converted once."""
-    places: dict[int, int] = {}
-    distinct: list[Sampling] = []
-    for sampling in samplings:
-        if id(sampling) not in places:
-            places[id(sampling)] = len(distinct)
-            distinct.append(sampling)
-    values = pa.array([sampling.model_dump() for sampling in distinct], SAMPLING)
-    return values.take(pa.array([places[id(sampling)] for sampling in samplings], pa.int64()))
-
-
-def _bad_table(rejected: list[RejectedRow], file: int, rows: ChunkRows) -> pa.Table:
-    kept = rows.kept([row.position for row in rejected])
-    ours = [
-        pa.array([row.ordinal for row in rejected], pa.int64()),
-        pa.array([row.id for row in rejected], pa.string()),
-        pa.array([row.task for row in rejected], pa.string()),
-        pa.array(np.full(len(rejected), file, dtype=np.int32)),
-        pa.array([row.line for row in rejected], pa.int64()),
-        pa.array([row.code for row in rejected], pa.string()),
-        pa.array([row.message for row in rejected], pa.string()),
-        pa.array([row.raw for row in rejected], pa.string()),
-    ]
-    return pa.table([*ours, *kept.columns], schema=pa.schema([*BAD_FIELDS, *kept.schema]))
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
 
 
 def first_problems(problems: list[RowProblem]) -> list[RowProblem]:

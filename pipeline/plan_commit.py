@@ -11,7 +11,8 @@ from pathlib import Path
 from pipeline.layout import CURRENT, plan_json, plan_part, plan_rejected
 from pipeline.plan import Plan, load_plan
 from pipeline.plan_keys import KeyTable
-from pipeline.plan_write import WriteSpec, part_path, write_rejected
+from pipeline.plan_rejected import write_rejected
+from pipeline.plan_write import WriteSpec, part_path
 from pipeline.store.base import AlreadyExists, Store
 
 

@@ -1,6 +1,6 @@
 """The sort keys of planned rows: one small record per good row, sorted and searched out of core.
 
-Rows are ordered by task, lane, work (most first), then input order. A later row with an earlier one's id is a duplicate.
+Rows are ordered by task, lane, work (most first), then input order. A row with the id of an earlier one is a duplicate.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class KeyTable:
         return self._number("SELECT coalesce(max(prompt_tokens + max_tokens), 0) FROM ordered")
 
     def _batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        # A cursor of its own, so that two readings may overlap.
-        yield from self._connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
+        cursor = self._connection.cursor()  # of its own, so that two readings may overlap
+        yield from cursor.sql(query).to_arrow_reader(BATCH_ROWS)
 
     def _number(self, query: str) -> int:
         found = self._connection.execute(query).fetchone()

@@ -6,6 +6,9 @@ Results come in the order of the work, and only a few pieces of work are under w
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -16,6 +19,7 @@ from typing import TypeVar
 
 from configs.errors import DraftfleetError, SourceError
 from pipeline.plan_chunk import ChunkPlanner, ChunkReport, PlannerSpec
+from pipeline.plan_spill import close_spill
 from pipeline.plan_write import Part, WriteSpec, write_part
 from pipeline.source.chunk import Chunk
 
@@ -32,10 +36,21 @@ _planner: ChunkPlanner | DraftfleetError | None = None
 def _start(spec: PlannerSpec) -> None:
     """Runs once in every process. An error here would only say "broken pool", so it waits for the first work."""
     global _planner
+    # Ctrl-C reaches every process of the terminal; only the one that gathers decides what follows. If that one dies
+    # without a word, nobody else would end these.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _planner = ChunkPlanner(spec)
     except DraftfleetError as error:
         _planner = error
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _plan(numbered: tuple[int, Chunk]) -> ChunkReport:
@@ -63,6 +78,7 @@ class PlanPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        close_spill()
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
 

@@ -14,16 +14,18 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 
 from configs.errors import SourceError, StorageError
 from configs.job import Job, Task
-from pipeline.carried import CarriedSchema, from_arrow, from_json, refuse_clashes, schema_text
+from pipeline.carried import CarriedSchema, from_arrow, from_json, refuse_clashes, refuse_unknown_columns, schema_text
 from pipeline.chunk_rows import JsonFormat
 from pipeline.plan import PLAN_VERSION, GroupCount, OnProgress, Plan, PlannedShard, PlanProgress, Problem, load_plan
 from pipeline.plan_chunk import PROBLEMS_PER_CODE, PlannerSpec, RowProblem
@@ -32,7 +34,8 @@ from pipeline.plan_findings import Findings
 from pipeline.plan_fingerprint import fingerprint_of, max_model_len, read_chat_template
 from pipeline.plan_keys import LANES, KeyTable
 from pipeline.plan_pool import PlanPool
-from pipeline.plan_write import Part, WriteSpec, duplicate_problems
+from pipeline.plan_rejected import duplicate_problems
+from pipeline.plan_write import Part, WriteSpec
 from pipeline.shard_cut import RowCost, ShardBounds, cut_shards
 from pipeline.source.opening import OpenSource, open_source
 from pipeline.store.base import Store
@@ -57,7 +60,7 @@ def plan_job(
         return existing
     job = _limited(job, limit)
     source = open_source(job, base_dir)
-    with _temporary_folder() as folder:
+    with _temporary_folder() as folder, _told(folder):
         spec = PlannerSpec(
             job=job,
             columns=source.columns,
@@ -68,7 +71,16 @@ def plan_job(
             spill_dir=Path(folder),
         )
         with PlanPool(spec, processes or len(os.sched_getaffinity(0))) as pool, KeyTable(spec.spill_dir) as keys:
-            return _Planning(spec, source, pool, keys, on_progress or _silent).run(out)
+            return _Planning(spec, base_dir, source, pool, keys, on_progress or _silent).run(out)
+
+
+@contextmanager
+def _told(folder: str) -> Iterator[None]:
+    """Sources and stores speak for themselves; what else fails on a disk fails on that of the temporary files."""
+    try:
+        yield
+    except (OSError, duckdb.Error) as error:
+        raise StorageError(f"planning failed in {folder}: {error}; is its disk full? TMPDIR names another") from error
 
 
 def _silent(progress: PlanProgress) -> None:
@@ -93,9 +105,16 @@ class _Planning:
     """One planning. Its methods are the steps, in order."""
 
     def __init__(
-        self, spec: PlannerSpec, source: OpenSource, pool: PlanPool, keys: KeyTable, on_progress: OnProgress
+        self,
+        spec: PlannerSpec,
+        base_dir: Path,
+        source: OpenSource,
+        pool: PlanPool,
+        keys: KeyTable,
+        on_progress: OnProgress,
     ) -> None:
         self._spec = spec
+        self._base_dir = base_dir
         self._source = source
         self._pool = pool
         self._keys = keys
@@ -108,6 +127,7 @@ class _Planning:
         self._check_rows()
         self._tell("sort")
         carried = self._carried()
+        refuse_unknown_columns(self._spec.job.sink.columns, carried.schema)
         write = self._write_spec(carried)
         self._drop_duplicates(write)
         self._keys.sort()
@@ -129,6 +149,14 @@ class _Planning:
             self._tell("rows")
         if self._findings.num_rows == 0:
             raise SourceError(f"source.path: {self._source.files[0].path} has no rows; nothing to do")
+        self._refuse_changed_files()
+
+    def _refuse_changed_files(self) -> None:
+        """The plan's fingerprint must be of what was read."""
+        now = set(open_source(self._spec.job, self._base_dir).files)
+        changed = [file.path for file in self._source.files if file not in now]
+        if changed:
+            raise SourceError(f"{changed[0]} changed while it was read; plan again when it is complete")
 
     def _tell(self, stage: str, parts: int = 0, num_parts: int = 0) -> None:
         found = self._findings
@@ -248,7 +276,11 @@ def shard_bounds(job: Job) -> ShardBounds:
 
 
 def _on_gpu(job: Job) -> bool:
-    return job.engine.device == "cuda" or bool(job.cluster.num_gpus)
+    if job.engine.device != "auto" or job.cluster.num_gpus is not None:
+        return job.engine.device == "cuda" or bool(job.cluster.num_gpus)
+    import torch  # seconds to load, and only an `auto` needs to ask it
+
+    return torch.cuda.is_available()
 
 
 def count_groups(shards: tuple[PlannedShard, ...]) -> tuple[GroupCount, ...]:

@@ -198,6 +198,8 @@ class ChatTokenizer:
         ]
 
     def _fitted(self, asked: Asked, text: str, token_ids: list[int]) -> Prompt | RowError:
+        if not token_ids:
+            return row_error("empty_prompt", "the prompt has no tokens in this model's vocabulary")
         if len(token_ids) <= asked.limit:
             return Prompt(text, token_ids)
         try:

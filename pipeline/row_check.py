@@ -149,11 +149,11 @@ class RowCheck:
             return check_messages(messages)
         if prompt is None:
             raise row_error("missing_prompt", self._missing(task, row))
+        name = self._columns.part("prompt")
         if not isinstance(prompt, str):
-            raise row_error(
-                "bad_prompt", f"column `{self._columns.part('prompt')}` is {_kind(prompt)}; a prompt is text"
-            )
-        return _not_empty(prompt, f"column `{self._columns.part('prompt')}` is empty")
+            hint = f"; if these are messages, set source.columns.messages: {name}" if isinstance(prompt, list) else ""
+            raise row_error("bad_prompt", f"column `{name}` is {_kind(prompt)}; a prompt is text{hint}")
+        return _not_empty(prompt, f"column `{name}` is empty")
 
     def _missing(self, task: str, row: Mapping[str, Any]) -> str:
         wanted = self._columns.prompt or self._columns.messages

@@ -42,7 +42,7 @@ WRITER = "draftfleet-writer"
 """Metadata name of the token that tells one call's object from another's."""
 
 ABSENT = ("NoSuchKey", "404")
-UNMET = ("PreconditionFailed", "412", *ABSENT)
+UNMET = ("PreconditionFailed", "412")
 CONFLICT = ("ConditionalRequestConflict", "OperationAborted", "409")
 BROKEN_OFF = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 
@@ -162,7 +162,8 @@ class S3Store:
                 modified = _date(answer) or self._look(key).modified
                 return Stat(key, len(data), _etag(answer), modified, named), True
             except ClientError as error:
-                if not condition or code_of(error) not in UNMET:
+                unmet = (*UNMET, *ABSENT) if "IfMatch" in condition else UNMET
+                if not condition or code_of(error) not in unmet:
                     raise
         return self._whose(key, writer)
 
@@ -217,7 +218,8 @@ class S3Store:
         try:
             yield
         except FOREIGN as error:
-            of_object = action != "list" and key != ""  # a bucket that is not there is an error, not an absence
+            # To a listing or a write, 404 says that there is no such bucket, or no S3 at all.
+            of_object = key != "" and action not in ("list", "write")
             if of_object and isinstance(error, ClientError) and code_of(error) in ABSENT:
                 raise NotFound(f"no object {self.url}/{key}") from error
             raise translate(error, action, f"{self.url}/{key}".rstrip("/"), self._endpoint()) from error

@@ -21,9 +21,10 @@ _EXPIRED = "the credentials have expired; renew them, or use a profile or role t
 _FULL = "the store is full; free some space and resume"
 
 NEXT_STEP = {
-    "NoSuchBucket": "there is no such bucket at this endpoint; create it, or correct sink.path or storage.endpoint_url",
+    "NoSuchBucket": "there is no such bucket at this endpoint; "
+    "create it, or correct sink.path, source.path or storage.endpoint_url",
     "404": "no S3 store answers there, or none that knows the bucket; check storage.endpoint_url and the bucket's name",
-    "InvalidBucketName": "that is no bucket name; correct sink.path",
+    "InvalidBucketName": "that is no bucket name; correct sink.path or source.path",
     "InvalidAccessKeyId": "the access key is unknown at this endpoint; check AWS_ACCESS_KEY_ID or storage.profile",
     "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY or storage.profile",
     "AccessDenied": _DENIED,
@@ -68,7 +69,7 @@ CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (boto.IncompleteReadError, _BROKE_OFF),
     (boto.HTTPClientError, _UNREACHABLE),
     (boto.ConnectionError, _UNREACHABLE),
-    (boto.ParamValidationError, "correct the bucket in sink.path"),
+    (boto.ParamValidationError, "correct the bucket in sink.path or source.path"),
     (boto.InvalidEndpointConfigurationError, "correct storage.endpoint_url"),
     (JSONDecodeError, "the credential_process of the profile printed no valid JSON; correct it"),
     (ValueError, "correct storage.endpoint_url (http://host:port)"),

@@ -1,0 +1,1 @@
+"""Where the rows come from: files of one format, opened as chunks of rows."""

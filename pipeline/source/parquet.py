@@ -1,0 +1,51 @@
+"""Parquet files, row by row group, never whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.errors import SourceError
+from pipeline.source.chunk import TableChunk
+from pipeline.source.tables import batch_rows, table_chunk
+
+
+def read_parquet(
+    stream: pa.NativeFile,
+    file: int,
+    path: str,
+    first_ordinal: int,
+    chunk_bytes: int,
+    columns: Sequence[str] | None = None,
+) -> Iterator[TableChunk]:
+    """The file's rows; their line is their 1-based number in the file.
+
+    Raises:
+        SourceError: it is not Parquet, or broken.
+    """
+    line = 0
+    try:
+        parquet = pq.ParquetFile(stream)
+        size = sum(parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
+        rows = batch_rows(size, parquet.metadata.num_rows, chunk_bytes)
+        for batch in parquet.iter_batches(
+            batch_size=rows, columns=None if columns is None else list(columns), use_threads=False
+        ):
+            yield table_chunk(batch, file, first_ordinal + line, line + 1)
+            line += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"cannot read {path} as Parquet (after row {line}): {error}") from None
+
+
+def parquet_columns(stream: pa.NativeFile, path: str) -> list[str]:
+    """The file's top-level columns, from its footer.
+
+    Raises:
+        SourceError: it is not Parquet.
+    """
+    try:
+        return list(pq.read_schema(stream).names)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"cannot read {path} as Parquet: {error}") from None
