@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from configs import errors
 from configs.errors import DraftfleetError, RunConflict
 from configs.job import Job
 from jobs.machine import fleet_for
@@ -25,6 +27,7 @@ from pipeline.fleet import Fleet
 from pipeline.footer import read_footers
 from pipeline.forecast import Forecast
 from pipeline.graph import receipts
+from pipeline.joined_ray import join
 from pipeline.layout import REJECTED_KEY, STOP, ledger_key, plan_rejected
 from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, this_machine
 from pipeline.local_ray import start_local
@@ -42,6 +45,11 @@ EXIT_CODES: dict[State, int] = {
     "interrupted": 5,
 }
 LOOK_PERIOD_S = 1.0
+
+_EXCEPTION = re.compile(
+    r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))(?:: (?P<message>.*))?$", re.MULTILINE
+)
+"""A traceback's last line."""
 
 
 class Attempt:
@@ -138,7 +146,7 @@ def _generate(job: Job, view: RunView, attempt: Attempt, lease: Lease, progress:
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))
         with watch.watching():
             try:
-                for receipt in receipts(view.plan, view.pending, assignment, fleet):
+                for receipt in receipts(view.pending, assignment, fleet):
                     watch.receipt(receipt)
             except KeyboardInterrupt:
                 return watch.ended or "interrupted"
@@ -154,11 +162,19 @@ def told(error: RayError) -> DraftfleetError:
         causes.append(cause)
         if isinstance(cause, DraftfleetError):
             return cause
-    root = causes[-1]
     return DraftfleetError(
-        f"an engine actor failed: {type(root).__name__}: {root}\n"
+        f"an engine actor failed: {root_cause(str(error))}\n"
         "committed shards stay; `draftfleet resume` goes on from them"
     )
+
+
+def root_cause(text: str) -> str:
+    """What the tracebacks in a message of Ray, which keeps them as text only, began with; or what we said of it."""
+    found = list(_EXCEPTION.finditer(text))
+    ours = [exception["message"] for exception in found if exception["kind"].startswith(errors.__name__)]
+    if ours:
+        return str(ours[-1])
+    return found[0][0] if found else text.strip()
 
 
 class Watch:
@@ -243,7 +259,7 @@ def cluster(job: Job, view: RunView) -> Iterator[Fleet]:
         fleet = fleet_for(job, view.plan, None)
         start_local(fleet.logical_cpus)
     else:
-        ray.init(address=job.cluster.address, log_to_driver=False, logging_level="error")
+        join(job.cluster.address)
         fleet = fleet_for(job, view.plan, ray.cluster_resources())
     try:
         yield fleet

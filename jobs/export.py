@@ -9,7 +9,7 @@ import click
 
 from jobs.options import root_option, run_argument
 from jobs.run_folder import RunFolder, find_run
-from pipeline.export import ExportFormat, ExportOrder, export
+from pipeline.export.dataset import ExportFormat, ExportOrder, export
 from pipeline.run_state import FINAL, open_run, total_samples
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import psutil
 
+from configs.errors import ConfigError
 from configs.job import Job
 from pipeline.fleet import Fleet, plan_fleet
 from pipeline.plan import Plan
@@ -22,6 +23,7 @@ def fleet_for(job: Job, plan: Plan, cluster: Mapping[str, float] | None) -> Flee
     if cluster is not None:
         cores, gpus = int(cluster.get("CPU", 1)), int(cluster.get("GPU", 0))
         return plan_fleet(job, cores=cores, gpus=gpus, free_memory=0, engine_memory=0)
+    refuse_missing_gpu(job)
     return plan_fleet(
         job,
         cores=len(os.sched_getaffinity(0)),
@@ -29,6 +31,23 @@ def fleet_for(job: Job, plan: Plan, cluster: Mapping[str, float] | None) -> Flee
         free_memory=psutil.virtual_memory().available,
         engine_memory=engine_memory(job, plan),
     )
+
+
+def refuse_missing_gpu(job: Job) -> None:
+    """A local Ray would wait for ever for a GPU that this machine lacks.
+
+    Raises:
+        ConfigError: the job is to run here, asks for CUDA or reserves GPUs, and there are none.
+    """
+    if job.cluster.address != "local":
+        return
+    asked = "engine.device is cuda" if job.engine.device == "cuda" else f"cluster.num_gpus is {job.cluster.num_gpus}"
+    wants = job.engine.device == "cuda" or bool(job.cluster.num_gpus)
+    if wants and local_gpus(job) == 0:
+        raise ConfigError(
+            f"{asked} and torch finds no CUDA device here; leave it out to run on the CPU, "
+            "or set cluster.address to a cluster that has GPUs"
+        )
 
 
 def local_gpus(job: Job) -> int:

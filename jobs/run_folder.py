@@ -120,7 +120,8 @@ def find_run(run: str | None, root: str | None) -> RunFolder:
 
 
 def _latest_of_job(job: Job) -> RunFolder:
-    existing = runs_of(job, open_answering(job.sink.path, job.storage))
+    root = open_answering(job.sink.path, job.storage)
+    existing = runs_of(job, root)
     if not existing:
-        raise UsageError(f"no run of {job.workload} in {job.sink.path}; start one with `draftfleet run`")
+        raise UsageError(f"no run of {job.workload} in {root.url}; start one with `draftfleet run`")
     return existing[-1]

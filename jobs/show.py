@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -15,6 +17,7 @@ from jobs.options import root_option, run_argument
 from jobs.run_folder import find_run
 from jobs.status import details, headline
 from pipeline.layout import data_key
+from pipeline.plan import PlannedShard
 from pipeline.ranged_file import RangedFile
 from pipeline.run_state import RunView, open_run
 from pipeline.schema import OUTPUT_NAMES
@@ -45,7 +48,8 @@ def show(run: str, view: RunView, answers: int) -> None:
     known = KNOWN.get(view.plan.job["model"]["path"])
     if known is not None:
         click.echo(f"  the model is {known.about}")
-    click.echo(f"\nThe dataset: {view.store.url}/data\nRead it with:\n{reader(view)}")
+    if view.done:
+        click.echo(f"\nThe dataset: {view.store.url}/data\nRead it with:\n{reader(view)}")
 
 
 def reader(view: RunView) -> str:
@@ -70,23 +74,23 @@ def reached_by(storage: Storage) -> str:
 
 def some_rows(view: RunView, count: int) -> list[dict[str, Any]]:
     """The first ok row of different tasks, then further rows, until there are enough."""
-    rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    shards = sorted((shard for shard in view.plan.shards if shard.shard in view.done), key=lambda shard: shard.shard)
-    for fresh_tasks in (True, False):
-        for shard in shards:
-            if len(rows) >= count:
-                return rows
-            if fresh_tasks == (shard.task not in seen):
-                seen.add(shard.task)
-                rows += _first_row(view, data_key(shard.task, shard.shard))
-    return rows
+    shards = [shard for shard in view.plan.shards if shard.shard in view.done]
+    tasks = dict.fromkeys(shard.task for shard in shards)
+    firsts = (_rows(view, [shard for shard in shards if shard.task == task], 1) for task in tasks)
+    found: dict[str, dict[str, Any]] = {}
+    for row in chain(chain.from_iterable(islice(rows, 1) for rows in firsts), _rows(view, shards, count)):
+        if len(found) >= count:
+            break
+        found.setdefault(row["row_id"], row)
+    return list(found.values())
 
 
-def _first_row(view: RunView, key: str) -> list[dict[str, Any]]:
-    table = pq.read_table(RangedFile(view.store, key))
-    found: list[dict[str, Any]] = table.slice(0, 1).to_pylist()
-    return found
+def _rows(view: RunView, shards: Sequence[PlannedShard], at_once: int) -> Iterator[dict[str, Any]]:
+    """The ok rows of committed shards, read as they are asked for."""
+    for shard in shards:
+        with RangedFile(view.store, data_key(shard.task, shard.shard)) as file, pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size=max(1, at_once)):
+                yield from batch.to_pylist()
 
 
 def answer(row: dict[str, Any]) -> str:

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from configs.errors import RowError, SourceError
 from configs.job import Columns, Job, Sampling, Task
-from pipeline.carried import REFUSED_NAMES, free_name
-from pipeline.chunk_rows import JsonFormat, JsonRows, ReadRow, TableRows
-from pipeline.prompt import Templates
-from pipeline.row_check import OVERRIDES, RejectedRow, RowCheck, check_messages, overridden
+from pipeline.planning.carried import REFUSED_NAMES, free_name
+from pipeline.planning.chunk_rows import JsonFormat, JsonRows, ReadRow, TableRows
+from pipeline.planning.prompt import Templates
+from pipeline.planning.row_check import OVERRIDES, RejectedRow, RowCheck, check_messages, overridden
 from pipeline.source.chunk import Chunk, LineChunk
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.jsonl import parse_object

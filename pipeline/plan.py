@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from configs.errors import StorageError
 from configs.fingerprint import fingerprint_hash
 from configs.job import Job
-from pipeline.carried import schema_from_text, schema_text
 from pipeline.layout import CURRENT, plan_json, plan_part
+from pipeline.planning.carried import schema_from_text, schema_text
 from pipeline.ranged_file import RangedFile
 from pipeline.store.base import NotFound, Store
 
@@ -210,7 +210,7 @@ def make_plan(
         StorageError: the store, or the disk for temporary files, fails.
     """
     # Planning needs a tokenizer and a sort, which those who only read a plan must not pay for.
-    from pipeline.planner import plan_job
+    from pipeline.planning.planner import plan_job
 
     return plan_job(job, base_dir, model_folder, out, limit, on_progress, processes)
 
@@ -221,7 +221,7 @@ def current_fingerprint(job: Job, base_dir: Path | None = None, model_folder: Pa
     Raises:
         SourceError, ConfigError, StorageError: as `make_plan`.
     """
-    from pipeline.plan_fingerprint import fingerprint_now
+    from pipeline.planning.fingerprint import fingerprint_now
 
     return fingerprint_now(job, base_dir or Path.cwd(), model_folder)
 

@@ -19,8 +19,8 @@ from pipeline.export.json_line import json_line
 from pipeline.export.line import Line, line_of
 from pipeline.export.plain_lines import with_json
 from pipeline.plan import Plan
-from pipeline.prompt import Conversation, Templates
-from pipeline.row_check import RejectedRow, RowCheck
+from pipeline.planning.prompt import Conversation, Templates
+from pipeline.planning.row_check import RejectedRow, RowCheck
 from pipeline.schema import OUTPUT_NAMES
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.earlier_run import NEW_NAMES, PREFIX

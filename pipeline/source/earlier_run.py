@@ -18,8 +18,8 @@ from pathlib import Path
 
 from configs.errors import SourceError
 from configs.job import Job
-from pipeline.carried import free_name
 from pipeline.layout import CURRENT, DATA_DIR, MANIFEST
+from pipeline.planning.carried import free_name
 from pipeline.schema import OUTPUT_NAMES, RESERVED_NAMES
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.files import SourceFile, exists, find_files, is_s3, open_file

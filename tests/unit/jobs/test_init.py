@@ -17,9 +17,9 @@ from configs.errors import SourceError, UsageError
 from configs.job import Job
 from configs.load import load_job
 from jobs.init import command
-from pipeline.carried import refuse_clashes
 from pipeline.guess import look, misfits
-from pipeline.row_check import OVERRIDES
+from pipeline.planning.carried import refuse_clashes
+from pipeline.planning.row_check import OVERRIDES
 from pipeline.schema import RESERVED_NAMES
 
 

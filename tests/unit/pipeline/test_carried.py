@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import SourceError
-from pipeline.carried import (
+from pipeline.planning.carried import (
     arrow_columns,
     from_arrow,
     merge_types,

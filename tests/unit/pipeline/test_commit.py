@@ -27,7 +27,7 @@ CARRIED = pa.schema([("prompt", pa.string()), ("tags", pa.list_(pa.string())), (
 
 
 def plan_rows(count: int) -> pa.Table:
-    sampling = {name: None for name in SAMPLING.names} | {"temperature": 0.0, "n": 1}
+    sampling = dict.fromkeys(SAMPLING.names) | {"temperature": 0.0, "n": 1}
     return pa.table(
         {
             "_shard": [7] * count,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.carried import from_json, json_columns
-from pipeline.json_type import MAX_FIELDS, JsonType, arrow_type, conflict, fits, observe
+from pipeline.planning.carried import from_json, json_columns
+from pipeline.planning.json_type import MAX_FIELDS, JsonType, arrow_type, conflict, fits, observe
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALARS = (

@@ -23,7 +23,7 @@ from configs.errors import ConfigError, SourceError, StorageError
 from configs.job import Job
 from pipeline.layout import CURRENT, plan_json, plan_part
 from pipeline.plan import Plan, PlanProgress, current_fingerprint, load_plan, make_plan, read_shard
-from pipeline.planner import shard_bounds
+from pipeline.planning.planner import shard_bounds
 from pipeline.schema import plan_schema
 
 TASKS: dict[str, Any] = {
@@ -396,7 +396,7 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path, chat_model: Path, monkeypat
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pipeline.plan_chunk.write_good", full)
+    monkeypatch.setattr("pipeline.planning.chunk.write_good", full)
     with pytest.raises(StorageError, match=r"No space left on device; is its disk full\? TMPDIR"):
         planned(job_over(write_jsonl(tmp_path / "in.jsonl", [{"prompt": "x"}])), chat_model)
 

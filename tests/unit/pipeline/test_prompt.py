@@ -12,8 +12,8 @@ from small_chat_model import save_small_chat_model
 
 from configs.errors import ConfigError, RowError
 from configs.job import Task
-from pipeline.prompt import Asked, ChatTokenizer, Prompt, Templates, load_tokenizer
-from pipeline.prompt_cut import shortened
+from pipeline.planning.prompt import Asked, ChatTokenizer, Prompt, Templates, load_tokenizer
+from pipeline.planning.prompt_cut import shortened
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 CONVERSATION = st.lists(

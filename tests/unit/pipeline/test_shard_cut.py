@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.plan import PlannedShard
-from pipeline.shard_cut import MAX_PART_BYTES, MAX_ROW_GROUPS, RowCost, ShardBounds, cut_shards
+from pipeline.planning.shard_cut import MAX_PART_BYTES, MAX_ROW_GROUPS, RowCost, ShardBounds, cut_shards
 
 COSTS = st.builds(
     RowCost,

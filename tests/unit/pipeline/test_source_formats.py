@@ -21,7 +21,7 @@ from planning import job_over, planned, write_jsonl
 
 from configs.errors import ConfigError, SourceError
 from configs.job import Job
-from pipeline.chunk_rows import JsonFormat, JsonRows
+from pipeline.planning.chunk_rows import JsonFormat, JsonRows
 from pipeline.source.chunk import LineChunk
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.jsonl import read_lines

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from configs.job import Sampling
-from pipeline.prompt import Prompt
-from pipeline.row_check import CheckedRow, RejectedRow
+from pipeline.planning.prompt import Prompt
+from pipeline.planning.row_check import CheckedRow, RejectedRow
 from pipeline.schema import SAMPLING
 
 Int32Array = npt.NDArray[np.int32]

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from configs.errors import RowError
-from pipeline.carried import normalised
-from pipeline.row_check import RejectedRow
+from pipeline.planning.carried import normalised
+from pipeline.planning.row_check import RejectedRow
 from pipeline.source import openai_batch
 from pipeline.source.chunk import BadRow, LineChunk, TableChunk, is_blank
 from pipeline.source.column_map import ColumnMap

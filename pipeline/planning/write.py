@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.carried import CarriedSchema, arrow_columns, json_columns
-from pipeline.chunk_rows import JSON_COLUMN, JsonFormat
-from pipeline.plan_spill import FILE, GOOD_FIELDS, Int32Array, gather
+from pipeline.planning.carried import CarriedSchema, arrow_columns, json_columns
+from pipeline.planning.chunk_rows import JSON_COLUMN, JsonFormat
+from pipeline.planning.spill import FILE, GOOD_FIELDS, Int32Array, gather
 from pipeline.schema import PLAN_FIELDS, plan_schema
 
 

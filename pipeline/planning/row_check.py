@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from configs.errors import RowError
 from configs.job import Job, Sampling, Task
 from configs.nearest import did_you_mean
-from pipeline.prompt import Conversation, Message, Templates, row_error
+from pipeline.planning.prompt import Conversation, Message, Templates, row_error
 from pipeline.source.column_map import ColumnMap
 
 OVERRIDES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop", "seed", "n")

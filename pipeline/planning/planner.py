@@ -25,18 +25,25 @@ import pyarrow as pa
 
 from configs.errors import SourceError, StorageError
 from configs.job import Job, Task
-from pipeline.carried import CarriedSchema, from_arrow, from_json, refuse_clashes, refuse_unknown_columns, schema_text
-from pipeline.chunk_rows import JsonFormat
 from pipeline.plan import PLAN_VERSION, GroupCount, OnProgress, Plan, PlannedShard, PlanProgress, Problem, load_plan
-from pipeline.plan_chunk import PROBLEMS_PER_CODE, PlannerSpec, RowProblem
-from pipeline.plan_commit import commit_plan
-from pipeline.plan_findings import Findings
-from pipeline.plan_fingerprint import fingerprint_of, max_model_len, read_chat_template
-from pipeline.plan_keys import LANES, KeyTable
-from pipeline.plan_pool import PlanPool
-from pipeline.plan_rejected import duplicate_problems
-from pipeline.plan_write import Part, WriteSpec
-from pipeline.shard_cut import RowCost, ShardBounds, cut_shards
+from pipeline.planning.carried import (
+    CarriedSchema,
+    from_arrow,
+    from_json,
+    refuse_clashes,
+    refuse_unknown_columns,
+    schema_text,
+)
+from pipeline.planning.chunk import PROBLEMS_PER_CODE, PlannerSpec, RowProblem
+from pipeline.planning.chunk_rows import JsonFormat
+from pipeline.planning.commit import commit_plan
+from pipeline.planning.findings import Findings
+from pipeline.planning.fingerprint import fingerprint_of, max_model_len, read_chat_template
+from pipeline.planning.keys import LANES, KeyTable
+from pipeline.planning.pool import PlanPool
+from pipeline.planning.rejected import duplicate_problems
+from pipeline.planning.shard_cut import RowCost, ShardBounds, cut_shards
+from pipeline.planning.write import Part, WriteSpec
 from pipeline.source.opening import OpenSource, open_source
 from pipeline.store.base import Store
 

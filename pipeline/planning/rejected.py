@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.carried import CarriedSchema, arrow_columns, json_columns
-from pipeline.chunk_rows import JSON_COLUMN
-from pipeline.json_type import fits
-from pipeline.plan_chunk import RowProblem
-from pipeline.plan_keys import Duplicate
-from pipeline.plan_spill import BAD_FIELDS, CODE, FILE, MESSAGE, RAW, read_bad
-from pipeline.plan_write import WriteSpec, carried_columns, gathered
+from pipeline.planning.carried import CarriedSchema, arrow_columns, json_columns
+from pipeline.planning.chunk import RowProblem
+from pipeline.planning.chunk_rows import JSON_COLUMN
+from pipeline.planning.json_type import fits
+from pipeline.planning.keys import Duplicate
+from pipeline.planning.spill import BAD_FIELDS, CODE, FILE, MESSAGE, RAW, read_bad
+from pipeline.planning.write import WriteSpec, carried_columns, gathered
 from pipeline.schema import ERROR, error_schema
 
 DUPLICATES_AT_ONCE = 10_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pipeline.json_type import JsonType
-from pipeline.plan_chunk import ChunkReport, RowProblem, first_problems
+from pipeline.planning.chunk import ChunkReport, RowProblem, first_problems
+from pipeline.planning.json_type import JsonType
 
 
 @dataclass

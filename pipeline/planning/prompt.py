@@ -212,7 +212,7 @@ class ChatTokenizer:
         if too_long == "fail_row" or asked.limit < 1:
             raise context_length_exceeded(asked, num_tokens, "shorten it, or set too_long: cut_start or cut_end")
         # Imported late: only the rows that are too long need it.
-        from pipeline.prompt_cut import cut_to_fit
+        from pipeline.planning.prompt_cut import cut_to_fit
 
         return cut_to_fit(self, asked, num_tokens, from_start=too_long == "cut_start")
 

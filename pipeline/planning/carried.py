@@ -19,7 +19,7 @@ import yaml
 
 from configs.errors import ConfigError, SourceError
 from configs.nearest import did_you_mean
-from pipeline.json_type import JsonType, arrow_type, conflict, json_text
+from pipeline.planning.json_type import JsonType, arrow_type, conflict, json_text
 from pipeline.schema import OUTPUT_NAMES, PLAN_FIELDS, RESERVED_NAMES
 
 REFUSED_NAMES = RESERVED_NAMES | {field.name for field in PLAN_FIELDS}

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from configs.errors import RowError
 from configs.job import Job, Task
-from pipeline.chunk_rows import ChunkRows, JsonFormat, JsonRows, TableRows
-from pipeline.json_type import JsonType, observe
-from pipeline.plan_keys import KEY_SCHEMA, work_tokens
-from pipeline.plan_spill import GoodRow, write_bad, write_good
-from pipeline.prompt import Asked, ChatTokenizer, Prompt, Templates
-from pipeline.row_check import OVERRIDES, CheckedRow, RejectedRow, RowCheck
+from pipeline.planning.chunk_rows import ChunkRows, JsonFormat, JsonRows, TableRows
+from pipeline.planning.json_type import JsonType, observe
+from pipeline.planning.keys import KEY_SCHEMA, work_tokens
+from pipeline.planning.prompt import Asked, ChatTokenizer, Prompt, Templates
+from pipeline.planning.row_check import OVERRIDES, CheckedRow, RejectedRow, RowCheck
+from pipeline.planning.spill import GoodRow, write_bad, write_good
 from pipeline.source.chunk import Chunk, LineChunk
 from pipeline.source.column_map import ColumnMap
 

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from configs.errors import DraftfleetError, SourceError
-from pipeline.plan_chunk import ChunkPlanner, ChunkReport, PlannerSpec
-from pipeline.plan_spill import close_spill
-from pipeline.plan_write import Part, WriteSpec, write_part
+from pipeline.planning.chunk import ChunkPlanner, ChunkReport, PlannerSpec
+from pipeline.planning.spill import close_spill
+from pipeline.planning.write import Part, WriteSpec, write_part
 from pipeline.source.chunk import Chunk
 
 SMALL_ROWS = 2000

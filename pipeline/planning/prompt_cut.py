@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from configs.errors import RowError
-from pipeline.prompt import Asked, ChatTokenizer, Conversation, Prompt, context_length_exceeded
+from pipeline.planning.prompt import Asked, ChatTokenizer, Conversation, Prompt, context_length_exceeded
 
 MAX_TRIES = 12
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pipeline.layout import CURRENT, plan_json, plan_part, plan_rejected
 from pipeline.plan import Plan, load_plan
-from pipeline.plan_keys import KeyTable
-from pipeline.plan_rejected import write_rejected
-from pipeline.plan_write import WriteSpec, part_path
+from pipeline.planning.keys import KeyTable
+from pipeline.planning.rejected import write_rejected
+from pipeline.planning.write import WriteSpec, part_path
 from pipeline.store.base import AlreadyExists, Store
 
 
