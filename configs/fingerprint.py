@@ -61,6 +61,7 @@ NEITHER_KEYS: tuple[KeyPath, ...] = (
     ("labels",),
     ("source", "path"),  # the files that it led to are in the semantic one, with their sizes and etags
     ("model", "chat_template"),  # its content's hash is
+    ("model", "served_name"),  # decides which rows are taken, not what they become
     ("sink", "path"),
     ("storage",),
 )

@@ -103,9 +103,17 @@ class Model(Section):
     """The target model, whose distribution the output follows."""
 
     path: str = Field("smollm2-135m-instruct", description="a name of `draftfleet models list`, or a checkpoint folder")
+    served_name: str | None = Field(
+        None, description="what the rows of an OpenAI batch may call this model; default: path, or its last part"
+    )
     dtype: Literal["bfloat16", "float32", "float64"] = Field("bfloat16", description="float32/64 to prove identity")
     max_model_len: int | None = Field(None, ge=16, description="prompt + output tokens; default: the model's own limit")
     chat_template: str | None = Field(None, description="path of a Jinja file that replaces the model's chat template")
+
+    @property
+    def known_as(self) -> str:
+        """The name that a row may ask for."""
+        return self.served_name or self.path
 
 
 class Draft(Section):

@@ -108,12 +108,9 @@ def _task_lines(label: str, sample: Sample, guessed: Guess) -> Iterator[str]:
 
 def _model_lines(sample: Sample) -> Iterator[str]:
     yield "model:"
-    if sample.model is None:
-        yield _line(f"  path: {Model().path}", "a small demo model; set the folder of your checkpoint here")
-    else:
-        yield _line(
-            f"  path: {write_value('./' + sample.model)}", "the rows name this model: a checkpoint folder of this name"
-        )
+    yield _line(f"  path: {Model().path}", "a small demo model; set the folder of your checkpoint here")
+    if sample.model is not None:
+        yield _line(f"  served_name: {write_value(sample.model)}", "what the rows call the model that answers them")
 
 
 def _report(file: str, sample: Sample, guessed: Guess) -> Iterator[str]:
@@ -135,7 +132,7 @@ def _report(file: str, sample: Sample, guessed: Guess) -> Iterator[str]:
 
 def _model_note(sample: Sample) -> Iterator[str]:
     if sample.model is not None:
-        yield f"  note      the lines name the model {sample.model}: put its checkpoint folder beside the job file"
+        yield f"  note      the lines name the model {sample.model}: set model.path to the checkpoint that shall answer for it"
 
 
 def _outlook(job: Job, target: Path, sample: Sample) -> Iterator[str]:

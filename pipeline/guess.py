@@ -95,7 +95,7 @@ def look(job: Job, base_dir: Path) -> Sample:
     """
     source = open_source(_first_rows_of(job), base_dir)
     model = _batch_model(source)
-    chunks = [_read(chunk, source, model or job.model.path) for chunk in source.chunks()]
+    chunks = [_read(chunk, source, model or job.model.known_as) for chunk in source.chunks()]
     rows = [row.values for chunk in chunks for row in chunk.readable]
     if not rows:
         rejected = [row for chunk in chunks for row in chunk.rejected]
@@ -112,7 +112,7 @@ def misfits(job: Job, base_dir: Path) -> list[tuple[str, RejectedRow]]:
     return [
         (source.files[chunk.file].path, row)
         for chunk in source.chunks()
-        for row in _rejected(_read(chunk, source, job.model.path), check)
+        for row in _rejected(_read(chunk, source, job.model.known_as), check)
     ]
 
 

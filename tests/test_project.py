@@ -14,9 +14,11 @@ import jinja2.meta
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from readme_tree import readme_with, tree
 
 from configs.load import load_job
 from configs.reference import reference
+from jobs.cli import VERBS
 from workers.models import KNOWN
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +81,18 @@ def test_demo_rows_are_unique_and_fill_their_templates():
         assert template
         needed = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(template))
         assert needed == row.keys() - {"id", "task"}
+
+
+def test_readme_names_every_file():
+    readme = (ROOT / "README.md").read_text()
+    assert readme == readme_with(tree(), readme), "run: python tests/readme_tree.py"
+
+
+def test_readme_commands_exist():
+    readme = (ROOT / "README.md").read_text()
+    assert set(re.findall(r"draftfleet ([a-z]+) ", readme)) <= set(VERBS)
+    for path in re.findall(r"\]\(([^)#]+)\)", readme):
+        assert (ROOT / path).exists(), path
 
 
 def test_changelog_knows_the_version():

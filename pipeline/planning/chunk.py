@@ -85,7 +85,7 @@ class ChunkPlanner:
         self._templates = Templates(tasks)
         self._tokenizer = ChatTokenizer(spec.model_folder, tasks, spec.chat_template)
         self._check = RowCheck(spec.job, self._templates, spec.columns)
-        self._format = JsonFormat(spec.columns, spec.job.model.path if spec.is_batch else None)
+        self._format = JsonFormat(spec.columns, spec.job.model.known_as if spec.is_batch else None)
         self._read = self._columns_read()
 
     def _columns_read(self) -> frozenset[str]:

@@ -179,7 +179,7 @@ class _Planning:
         return from_json(self._findings.json_types)
 
     def _write_spec(self, carried: CarriedSchema) -> WriteSpec:
-        batch_model = self._spec.job.model.path if self._spec.is_batch else None
+        batch_model = self._spec.job.model.known_as if self._spec.is_batch else None
         return WriteSpec(
             spill_dir=self._spec.spill_dir,
             files=tuple(file.path for file in self._source.files),

@@ -78,7 +78,10 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
 
 def _check_model(named: Any, model: str) -> None:
     if named is not None and named not in (model, model.rstrip("/").rpartition("/")[2]):
-        raise _error("wrong_model", f"body.model is {named!r}, the job runs {model!r}; set model.path or remove it")
+        raise _error(
+            "wrong_model",
+            f"body.model is {named!r}, the job runs {model!r}; if that is the one, set model.served_name: {named}",
+        )
 
 
 def _max_tokens(body: dict[str, Any]) -> Any:

@@ -78,7 +78,7 @@ def test_openai_batch_needs_no_columns(written):
 def test_openai_batch_keeps_the_model_that_its_lines_name(written, tmp_path):
     body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hi"}]}
     job, out = written([{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}])
-    assert job.model.path == f"{tmp_path}/llama-3.1-8b"
+    assert job.model.served_name == "llama-3.1-8b"
     assert "name the model llama-3.1-8b" in out
     assert "all of the rows fit this job" in out
 
