@@ -10,8 +10,9 @@
     await engine.close()
 
 `generate` waits while the engine's window is full, so a caller may start as many as it likes. A row that cannot be
-served raises RowError from its own `generate`; a broken engine raises EngineError from all of them, and from every later
-call. One request is one sample: a row with n = 4 is four requests that share `row_id`, whose prefill the engine may share.
+served raises RowError from its own `generate`; a broken engine raises EngineError from all of them, and from every
+later call. One request is one sample: a row with n = 4 is four requests that share `row_id`, whose prefill the engine
+may share.
 """
 
 from __future__ import annotations

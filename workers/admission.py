@@ -1,0 +1,77 @@
+"""From a request to a sequence: what can never be served is refused here, with the row named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from configs.errors import RowError
+from workers import noise
+from workers.contract import Request
+from workers.detokenizer import Detokenizer, StopFinder
+from workers.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the model and the engine allow."""
+
+    vocab_size: int
+    max_length: int
+    """Prompt + output tokens of one request at most."""
+    eos_ids: frozenset[int]
+    drafters: frozenset[str]
+    default_drafter: str
+    detokenizer: Detokenizer
+    device: torch.device
+
+    def admit(self, request: Request, arrived_ns: int) -> Sequence:
+        """A sequence that waits for its first step.
+
+        Raises:
+            RowError: the request can never be served.
+        """
+        self._check(request)
+        sampling = request.sampling
+        drafter = self._drafter_of(request)
+        sequence = Sequence(
+            request=request,
+            key=noise.sequence_key(request.seed, request.row_id, request.sample_index),
+            drafter=drafter,
+            max_draft=0 if drafter == "none" else request.draft.k,
+            end_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_ids),
+            stop_finder=StopFinder(self.detokenizer, sampling.stop) if sampling.stop else None,
+            arrived_ns=arrived_ns,
+            tokens=list(request.prompt_token_ids),
+        )
+        if sampling.repetition_penalty != 1.0:
+            sequence.history = torch.zeros(sequence.max_length, dtype=torch.int64, device=self.device)
+            sequence.history[: sequence.num_prompt] = torch.tensor(sequence.tokens)
+        return sequence
+
+    def _check(self, request: Request) -> None:
+        prompt, max_tokens = request.prompt_token_ids, request.sampling.max_tokens
+        row = f"row {request.row_id!r}"
+        if not prompt:
+            raise row_error("empty_prompt", f"{row} has no prompt tokens; give it a prompt")
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+            message = f"{row} has a token outside 0..{self.vocab_size - 1}; tokenize it with this model's own tokenizer"
+            raise row_error("token_out_of_range", message)
+        if len(prompt) + max_tokens > self.max_length:
+            raise row_error(
+                "context_length_exceeded",
+                f"{row} asks for {len(prompt)} prompt + {max_tokens} output tokens, and model.max_model_len and "
+                f"engine.kv_cache_tokens allow {self.max_length} together; shorten the prompt or lower max_tokens",
+            )
+
+    def _drafter_of(self, request: Request) -> str:
+        """`none` under the policy off, at K = 0, and if there is no such drafter."""
+        name = request.draft.drafter or self.default_drafter
+        is_off = request.draft.policy == "off" or request.draft.k == 0
+        return "none" if is_off or name not in self.drafters else name
+
+
+def row_error(code: str, message: str, *, retryable: bool = False) -> RowError:
+    """A row's end inside the engine."""
+    return RowError(code, message, stage="engine", retryable=retryable)

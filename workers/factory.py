@@ -1,0 +1,164 @@
+"""From a job's sections to a running engine."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from configs.errors import ConfigError
+from configs.job import Draft, DraftPolicy, Model, Sampling
+from configs.job import Engine as EngineSection
+from workers.admission import Admission
+from workers.architecture import Architecture, read_architecture
+from workers.checkpoint import Checkpoint
+from workers.contract import Capabilities, Engine, EngineInfo, Request
+from workers.detokenizer import Detokenizer
+from workers.engine_loop import EngineLoop
+from workers.kv_cache import KVCache
+from workers.llama import Llama
+from workers.memory import default_kv_tokens
+from workers.models import resolve, weights_sha256
+from workers.ngram import NgramDrafter
+from workers.scheduler import Limits
+from workers.slots import SlotTable
+from workers.torch_engine import TorchEngine
+
+_FIRST_SLOTS = 4
+_FIRST_LENGTH = 512
+"""The cache grows from here; a known longest request sets the length at once."""
+_WINDOW = 4
+"""Requests inside the engine per sequence that it runs, so that a freed slot never waits for the event loop."""
+
+
+def create_engine(
+    model: Model, draft: Draft, engine: EngineSection, *, longest_request_tokens: int | None, threads: int
+) -> Engine:
+    """Load and warm up the engine of a job.
+
+    `longest_request_tokens`: prompt + output tokens of the plan's longest request, if known; it shapes the cache.
+    `threads`: torch threads, process-wide.
+
+    Raises:
+        ConfigError: the model or a limit cannot be served.
+    """
+    torch.set_num_threads(threads)
+    core, arch, folder = create_core(
+        model, draft, engine, longest_request_tokens=longest_request_tokens, threads=threads
+    )
+    max_model_len = max_length_of(model, arch)
+    info = EngineInfo(
+        name="torch",
+        version=version("draftfleet"),
+        device=core.device.type,
+        dtype=model.dtype,
+        model=model.path,
+        weights_sha256=weights_sha256(folder),
+        draft=draft.drafter,
+        threads=threads,
+        max_num_seqs=engine.max_num_seqs,
+        versions={name: version(name) for name in ("torch", "transformers", "tokenizers", "safetensors")},
+    )
+    capabilities = Capabilities(
+        samples=True,
+        keyed_noise=True,
+        per_sequence_k=True,
+        histogram=True,
+        n=True,
+        penalties=True,
+        grammar=False,
+        max_model_len=max_model_len,
+    )
+    return EngineLoop(core, info, capabilities, window=_WINDOW * engine.max_num_seqs)
+
+
+def create_core(
+    model: Model, draft: Draft, engine: EngineSection, *, longest_request_tokens: int | None, threads: int
+) -> tuple[TorchEngine, Architecture, Path]:
+    """The engine without its thread, warm."""
+    folder = resolve(model.path)
+    arch = read_architecture(folder)
+    device = _device(engine)
+    max_length = max_length_of(model, arch)
+    target = Llama(arch, Checkpoint(folder, dtype=_dtype(model), device=device), max_positions=max_length)
+    slots = _slots(arch, target, engine, max_length, longest_request_tokens, threads)
+    detokenizer = Detokenizer.load(folder)
+    drafters = [NgramDrafter(shortest=draft.ngram_min, longest=draft.ngram_max)]
+    admission = Admission(
+        vocab_size=arch.vocab_size,
+        max_length=min(max_length, slots.longest_request),
+        eos_ids=eos_ids(folder),
+        drafters=frozenset(drafter.name for drafter in drafters),
+        default_drafter=draft.drafter,
+        detokenizer=detokenizer,
+        device=device,
+    )
+    limits = Limits(engine.max_num_seqs, engine.max_batched_tokens, engine.prefill_chunk_tokens)
+    core = TorchEngine(target, slots, admission, drafters, limits)
+    _warm_up(core)
+    return core, arch, folder
+
+
+def max_length_of(model: Model, arch: Architecture) -> int:
+    """Prompt + output tokens of a sequence.
+
+    Raises:
+        ConfigError: the job wants more than the model was made for.
+    """
+    if model.max_model_len is not None and model.max_model_len > arch.max_position:
+        raise ConfigError(
+            f"model.max_model_len {model.max_model_len} is above the model's own limit {arch.max_position}; lower it"
+        )
+    return model.max_model_len or arch.max_position
+
+
+def eos_ids(folder: Path) -> frozenset[int]:
+    """Tokens that end a text: of generation_config.json, else of config.json."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        found = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        if found is not None:
+            return frozenset(found if isinstance(found, list) else [found])
+    return frozenset()
+
+
+def _device(engine: EngineSection) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if engine.device == "cuda" and not has_cuda:
+        raise ConfigError("engine.device is cuda and torch finds no CUDA device; set it to auto or cpu")
+    return torch.device("cuda" if has_cuda and engine.device != "cpu" else "cpu")
+
+
+def _dtype(model: Model) -> torch.dtype:
+    return {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}[model.dtype]
+
+
+def _slots(
+    arch: Architecture, target: Llama, engine: EngineSection, max_length: int, longest: int | None, threads: int
+) -> SlotTable:
+    bytes_per_token = arch.kv_values_per_token * target.dtype.itemsize
+    capacity = engine.kv_cache_tokens or default_kv_tokens(bytes_per_token, device=target.device, threads=threads)
+    capacity = min(capacity, engine.max_num_seqs * max_length)
+    length = min(longest or _FIRST_LENGTH, max_length, capacity)
+    cache = KVCache(
+        num_layers=arch.num_layers,
+        num_kv_heads=arch.num_kv_heads,
+        head_dim=arch.head_dim,
+        dtype=target.dtype,
+        device=target.device,
+        num_slots=min(_FIRST_SLOTS, engine.max_num_seqs, capacity // length),
+        length=length,
+    )
+    return SlotTable(cache, max_slots=engine.max_num_seqs, capacity_tokens=capacity)
+
+
+def _warm_up(core: TorchEngine) -> None:
+    """A short generation, so that the first row does not pay for lazy initialisation."""
+    sampling = Sampling(max_tokens=4, ignore_eos=True)
+    draft = DraftPolicy(policy="fixed", k=2, drafter=None)
+    core.add(Request("warm-up", "warm-up", 0, "default", (0, 0, 0, 0), sampling, 0, draft))
+    while core.has_work:
+        core.step()
+    core.drain_rounds()

@@ -1,0 +1,103 @@
+"""Keys and values of the tokens seen so far: one slot per running sequence.
+
+A slot is a row of fixed length. Which of its positions are valid is the sequence's own count (`Sequence.num_computed`):
+rolling back rejected drafts is lowering that count, and the next forward overwrites what lies above it.
+
+Memory is bounded in tokens: slots × length never exceeds `capacity_tokens`. Both grow only when a request needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+_LENGTH_STEP = 64
+
+
+class KVCache:
+    """Per layer one tensor [slots, 2 · kv_heads, length, head_dim]: the keys, then the values."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_slots: int,
+        length: int,
+    ) -> None:
+        self.num_slots = num_slots
+        self.length = length
+        self._num_kv_heads = num_kv_heads
+        self._head_dim = head_dim
+        self._dtype = dtype
+        self._device = device
+        self._layers = [self._empty() for _ in range(num_layers)]
+
+    def _empty(self) -> Tensor:
+        """Zeros: attention multiplies masked values by 0, and 0 × NaN left in fresh memory would be NaN."""
+        shape = (self.num_slots, 2 * self._num_kv_heads, self.length, self._head_dim)
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [slots, kv_heads, length, head_dim]."""
+        keys, values = self._layers[index].chunk(2, dim=1)
+        return keys, values
+
+    def places(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
+        """Where the rows at (slot, position) go; for `write` [N · 2 · kv_heads]."""
+        heads = torch.arange(2 * self._num_kv_heads, device=self._device)
+        rows = slots_N[:, None] * len(heads) + heads
+        return (rows * self.length + positions_N[:, None]).flatten()
+
+    def write(self, layer: int, places: Tensor, keys_values: Tensor) -> None:
+        """Put `keys_values` [N, 2 · kv_heads, head_dim] in their places."""
+        self._layers[layer].view(-1, self._head_dim).index_copy_(0, places, keys_values.flatten(0, 1))
+
+    def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
+        """Make the first tokens of one slot those of another."""
+        for tensor in self._layers:
+            tensor[target, :, :num_tokens] = tensor[source, :, :num_tokens]
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot that holds numbers which are not finite."""
+        for tensor in self._layers:
+            tensor[slot] = 0
+
+    def reshape(self, num_slots: int, length: int, moves: Mapping[int, int]) -> None:
+        """Change the number and length of slots, carrying `moves` (old slot -> new slot). Layer by layer, so that only
+        one layer exists twice at a time."""
+        kept = min(length, self.length)
+        self.num_slots, self.length = num_slots, length
+        for layer, old in enumerate(self._layers):
+            self._layers[layer] = new = self._empty()
+            for source, target in moves.items():
+                new[target, :, :kept] = old[source, :, :kept]
+
+
+def fitting_shape(
+    needs: Iterable[int], shape: tuple[int, int], *, max_slots: int, capacity_tokens: int
+) -> tuple[int, int] | None:
+    """The (slots, length) in which requests of these lengths run together, or None if they cannot.
+
+    The present shape is kept while it serves. It grows in length to the longest need, in slots by doubling, and becomes
+    shorter only if that is what makes room for the slots.
+    """
+    needs, (slots, length) = list(needs), shape
+    if max(needs) > capacity_tokens:
+        return None
+    if len(needs) <= slots and max(needs) <= length:
+        return shape
+    longest = min(-(-max(needs) // _LENGTH_STEP) * _LENGTH_STEP, capacity_tokens)
+    length = max(length, longest)
+    if length * len(needs) > capacity_tokens:
+        length = longest
+    most = min(max_slots, capacity_tokens // length)
+    if len(needs) > most:
+        return None
+    wanted = slots if slots >= len(needs) else max(len(needs), 2 * slots)
+    return min(wanted, most), length

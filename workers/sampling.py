@@ -1,0 +1,193 @@
+"""From logits to tokens: penalties, temperature, cut-offs, keyed noise.
+
+Order and meaning follow transformers and vLLM: repetition penalty over prompt and output
+(https://arxiv.org/abs/1909.05858), temperature, top-k, top-p (https://arxiv.org/abs/1904.09751) on what top-k left,
+min-p (https://arxiv.org/abs/2407.01082). Tokens that tie with the last one kept are kept too, so that the set does not
+depend on how a sort breaks ties.
+
+A token is drawn as argmax(logits / T + Gumbel noise), which samples the softmax. Noise belongs to (sample, position,
+token), see `noise`. Tokens more than 30 below the maximum of logits / T are left out: together they hold at most V·e⁻³⁰
+of the probability (5·10⁻⁹ for 49,152 tokens).
+
+Letters in names: R rows, V vocabulary, C candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from configs.job import Sampling
+from workers import noise
+
+GREEDY_BELOW = 1e-5
+"""Temperatures under this are greedy: dividing by them would overflow."""
+_RANGE = 30.0
+_CANDIDATES = 64
+"""Tokens of a row looked at first; most cut-offs end within them."""
+_WIDER = 16
+"""How many times more are looked at if a nucleus does not end within them."""
+_DENSE_CHUNK = 1 << 18
+"""Words hashed at a time: an int32 block of this size stays in a core's cache."""
+
+NOT_FINITE = -1
+"""Stands for the token of a row whose logits are not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of logits and how to choose from it."""
+
+    sampling: Sampling
+    key: tuple[int, int]
+    """`noise.sequence_key` of the sample."""
+    position: int
+    """Index of the token in the sample's output."""
+    seen: Tensor | None
+    """Tokens of the prompt and of the committed output, in any order and number; None without a penalty."""
+    branch: Sequence[int]
+    """Draft tokens between the committed output and this row."""
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.sampling.temperature < GREEDY_BELOW
+
+    @property
+    def is_plain(self) -> bool:
+        """The token is the argmax of the logits as they are."""
+        return self.is_greedy and self.seen is None
+
+
+def choose(logits: Tensor, rows: Sequence[Row]) -> list[int]:
+    """A token per row of `logits` [R, V]; NOT_FINITE where the maximum is not a number."""
+    if all(row.is_plain for row in rows):
+        return _argmax(logits).tolist()
+    others = [i for i, row in enumerate(rows) if not row.is_plain]
+    if len(others) == len(rows):
+        return _choose_others(_widened(logits), rows).tolist()
+    tokens = _argmax(logits)
+    tokens[others] = _choose_others(_widened(logits[others]), [rows[i] for i in others])
+    return tokens.tolist()
+
+
+def _choose_others(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Rows with a penalty, a temperature or both; `logits` may be changed."""
+    penalize(logits, rows)
+    drawn = [i for i, row in enumerate(rows) if not row.is_greedy]
+    if len(drawn) == len(rows):
+        return draw(logits, rows)
+    tokens = _argmax(logits)
+    if drawn:
+        tokens[drawn] = draw(logits[drawn], [rows[i] for i in drawn])
+    return tokens
+
+
+def _widened(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _argmax(logits: Tensor) -> Tensor:
+    """max, not argmax: 4x faster on a CPU in bf16, and it takes the first of equals too."""
+    best, tokens = logits.max(-1)
+    return torch.where(best.isfinite(), tokens, NOT_FINITE)
+
+
+def penalize(logits: Tensor, rows: Sequence[Row]) -> None:
+    """Divide positive, multiply negative logits of seen tokens by the penalty, in place. A row of a branch has also
+    seen the drafts before it."""
+    at, tokens, penalties = [], [], []
+    for i, row in enumerate(rows):
+        if row.seen is not None:
+            seen = torch.cat([row.seen, row.seen.new_tensor(row.branch)]) if row.branch else row.seen
+            tokens.append(seen)
+            at += [i] * len(seen)
+            penalties += [row.sampling.repetition_penalty] * len(seen)
+    if not at:
+        return
+    index = (torch.tensor(at, device=logits.device), torch.cat(tokens))
+    # A token that occurs twice is read twice before it is written twice, with the same value.
+    before, penalty = logits[index], torch.tensor(penalties, dtype=logits.dtype, device=logits.device)
+    logits[index] = torch.where(before > 0, before / penalty, before * penalty)
+
+
+def draw(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """A token per row from softmax(logits / T) after the cut-offs [R]."""
+    scaled = logits.div_(_column([row.sampling.temperature for row in rows], logits))
+    top, top_tokens = scaled.topk(min(_CANDIDATES, scaled.shape[1]))
+    floor = lowest_kept(scaled, top, [row.sampling for row in rows])
+    words = noise.row_words(
+        torch.tensor([row.key for row in rows], dtype=torch.int32, device=logits.device),
+        torch.tensor([row.position for row in rows], dtype=torch.int32, device=logits.device),
+    )
+    scores = top.double() + noise.gumbels(noise.token_words(top_tokens), words[:, None])
+    best, winner = scores.masked_fill(top < floor, -torch.inf).max(-1)
+    tokens = top_tokens.gather(1, winner[:, None])[:, 0]
+    if top.shape[1] < scaled.shape[1]:
+        _let_the_rest_compete(scaled, top[:, -1], floor[:, 0], words, best, tokens)
+    return torch.where(top[:, 0].isfinite(), tokens, NOT_FINITE)
+
+
+def lowest_kept(scaled: Tensor, top: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """The smallest value of logits / T that survives the cut-offs [R, 1]. `top` [R, C]: the row's largest,
+    descending."""
+    floor = top[:, :1] - _RANGE
+    vocab_size = scaled.shape[1]
+    if at := [i for i, s in enumerate(samplings) if 0 < s.top_k < vocab_size]:
+        _raise(floor, at, _kth_values(scaled[at], top[at], [samplings[i].top_k for i in at]))
+    if at := [i for i, s in enumerate(samplings) if s.top_p < 1.0]:
+        _raise(floor, at, _nucleus_ends(scaled[at], top[at], floor[at], _column([samplings[i].top_p for i in at], top)))
+    if at := [i for i, s in enumerate(samplings) if s.min_p > 0.0]:
+        _raise(floor, at, top[at, :1] + _column([samplings[i].min_p for i in at], top).log())
+    return floor
+
+
+def _raise(floor: Tensor, at: list[int], to: Tensor) -> None:
+    floor[at] = torch.maximum(floor[at], to)
+
+
+def _kth_values(scaled: Tensor, top: Tensor, ks: list[int]) -> Tensor:
+    """[R, 1]"""
+    if max(ks) > top.shape[1]:
+        top = scaled.topk(max(ks)).values
+    return top.gather(1, torch.tensor(ks, device=top.device)[:, None] - 1)
+
+
+def _nucleus_ends(scaled: Tensor, top: Tensor, floor: Tensor, top_p: Tensor) -> Tensor:
+    """The value of the last token of the smallest set, largest first, that holds `top_p` of what lies at or above
+    `floor` [R, 1]."""
+    total = scaled.masked_fill(scaled < floor, -torch.inf).logsumexp(1, keepdim=True).double()
+    mass = (top.double() - total).exp().cumsum(1)
+    first = (mass < top_p).sum(1, keepdim=True).clamp(max=top.shape[1] - 1)
+    ends = top.gather(1, first)
+    is_open = mass[:, -1] < top_p[:, 0]
+    if top.shape[1] < scaled.shape[1] and is_open.any():
+        width = min(_WIDER * top.shape[1], scaled.shape[1])
+        wider = scaled[is_open].topk(width).values
+        ends[is_open] = _nucleus_ends(scaled[is_open], wider, floor[is_open], top_p[is_open])
+    return ends
+
+
+def _let_the_rest_compete(
+    scaled: Tensor, bound: Tensor, floor: Tensor, words: Tensor, best: Tensor, tokens: Tensor
+) -> None:
+    """Tokens beyond the candidates, none above `bound` [R]: those whose noise can lift them over `best` are scored, and
+    take `tokens` over in place. Exact: the others could not have won."""
+    open_rows = (bound >= floor).nonzero()[:, 0]
+    vocabulary = noise.token_words(torch.arange(scaled.shape[1], device=scaled.device))
+    for at in open_rows.split(max(1, _DENSE_CHUNK // len(vocabulary))):
+        needed = noise.first_winner(best[at] - bound[at].double())
+        can_win = noise.high_words(vocabulary, words[at, :1]) >= needed[:, None]
+        local, token = (can_win & (scaled[at] >= floor[at, None])).nonzero(as_tuple=True)
+        row = at[local]
+        score = scaled[row, token].double() + noise.gumbels(vocabulary[token], words[row])
+        wins = score > best[row]
+        for r, t, s in zip(row[wins].tolist(), token[wins].tolist(), score[wins].tolist(), strict=True):
+            if s > best[r]:
+                best[r], tokens[r] = s, t
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
