@@ -22,7 +22,7 @@ define step
 endef
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-QUIETLY := --quiet --progress-bar off
+QUIETLY := -qq --progress-bar off
 
 # Measured on two cores with a near mirror, on Debian 12 with Python 3.11.
 define FIRST_TIME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -78,5 +79,5 @@ def refuse_changed_job(job: Job, folder: RunFolder, view: RunView) -> None:
         raise RunConflict(
             f"{folder.run} was planned with another job:\n{listed}\n"
             f"its rows and new ones would not belong together; start a new run with --new-run, "
-            f"or go on with the old job: draftfleet resume {folder.store.url}"
+            f"or go on with the old job: draftfleet resume {shlex.quote(folder.store.url)}"
         )

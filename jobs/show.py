@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import click
 import pyarrow.parquet as pq
@@ -56,7 +56,7 @@ def reader(view: RunView) -> str:
     """Two lines of Python that read the dataset."""
     address = f"{view.store.url}/data"
     if address.startswith("s3://"):
-        address += reached_by(Storage.model_validate(view.plan.job["storage"]))
+        address = quote(address, safe="/:") + reached_by(Storage.model_validate(view.plan.job["storage"]))
     return f"  import pandas as pd\n  rows = pd.read_parquet({json.dumps(address, ensure_ascii=False)})"
 
 

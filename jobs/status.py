@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import click
@@ -35,8 +36,10 @@ def headline(run: str, view: RunView) -> str:
     if view.lease is not None and view.manifest is None:
         text += f", last heartbeat {view.lease.heartbeat_age_s:.0f} s ago"
         text += f" by {view.lease.owner}" if view.state == "running" else ""
+    if view.state == "planned":
+        text += f", start: draftfleet resume {shlex.quote(view.store.url)}"
     if view.state in ("interrupted", "cancelled"):
-        text += f", resume: draftfleet resume {view.store.url}"
+        text += f", resume: draftfleet resume {shlex.quote(view.store.url)}"
     return text
 
 

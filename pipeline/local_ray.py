@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import ray
 
+from configs.errors import ConfigError
+
 SETTINGS = {
     # For every actor pool Ray's C++ core warns of constructor arguments that could be lost with their node, of which a
     # local cluster has one (ray-project/ray#53727). Its log files have everything.
@@ -29,10 +31,14 @@ SETTINGS = {
 
 
 def start_local(logical_cpus: int) -> None:
-    """Start a local Ray with so many logical CPUs; `ray.shutdown` or the end of this process ends it."""
+    """Start a local Ray with so many logical CPUs; `ray.shutdown` or the end of this process ends it.
+
+    Raises:
+        ConfigError: its folder for sockets and logs cannot be used.
+    """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    with _held_back_stderr():
+    with _held_back_stderr(), _told():
         ray.init(
             address="local",
             num_cpus=logical_cpus,
@@ -40,6 +46,20 @@ def start_local(logical_cpus: int) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """The path of a socket may have 107 bytes, of which Ray's own part takes 65."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"Ray cannot start in its folder for sockets and logs: {error}\n"
+            "set RAY_TMPDIR to a writable folder with a short path, such as /tmp"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import io
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from configs.errors import SourceError
 from configs.job import Storage
 from pipeline.ranged_file import RangedFile
 from pipeline.store.base import NotFound, Stat, Store
-from pipeline.store.open import open_store
+from pipeline.store.open import open_answering
 
 HASHED_BYTES = 16 << 20
 """Up to this size a local file is identified by its content, beyond it by size and time of change."""
@@ -158,7 +159,13 @@ def read_small(path: str, base_dir: Path, storage: Storage) -> bytes | None:
 def _bucket(url: str, storage: Storage) -> tuple[Store, str]:
     found = _S3_URL.match(url)
     assert found is not None
-    return open_store(f"s3://{found[1]}", storage), found[2]
+    return _answering(f"s3://{found[1]}", storage), found[2]
+
+
+@lru_cache(maxsize=64)
+def _answering(bucket: str, storage: Storage) -> Store:
+    """The bucket's store; asked only once whether it answers, since a source may have many files."""
+    return open_answering(bucket, storage)
 
 
 def _s3_file(store: Store, stat: Stat) -> SourceFile:
