@@ -132,7 +132,7 @@ def _report(file: str, sample: Sample, guessed: Guess) -> Iterator[str]:
 
 def _model_note(sample: Sample) -> Iterator[str]:
     if sample.model is not None:
-        yield f"  note      the lines name the model {sample.model}: set model.path to the checkpoint that shall answer for it"
+        yield f"  note      the lines name the model {sample.model}: set model.path to the checkpoint to answer for it"
 
 
 def _outlook(job: Job, target: Path, sample: Sample) -> Iterator[str]:

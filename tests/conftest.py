@@ -6,9 +6,14 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from s3_server import S3Bucket, S3Server, running_server
 
 from configs.job import Storage
+
+# A shared machine stalls now and then; an example that took long says nothing about the code.
+settings.register_profile("draftfleet", deadline=None)
+settings.load_profile("draftfleet")
 
 
 @pytest.fixture(scope="session")
