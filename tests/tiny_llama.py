@@ -66,7 +66,7 @@ def make_core(
     torch.set_num_threads(1)
     section = Engine.model_validate({"device": "cpu", **engine})
     model = Model.model_validate({"path": str(folder), "dtype": dtype})
-    core, _, _ = create_core(model, draft or Draft(), section, longest_request_tokens=longest, threads=1)
+    core, _ = create_core(model, draft or Draft(), section, longest_request_tokens=longest, threads=1)
     return core
 
 

@@ -22,8 +22,8 @@ import torch
 
 from configs.errors import EngineError, RowError
 from workers.admission import row_error
+from workers.commit import Output
 from workers.contract import Capabilities, EngineInfo, Event, Finished, Request, Round
-from workers.torch_engine import Output
 
 _CLOSE_TIMEOUT_S = 30.0
 _T = TypeVar("_T")

@@ -45,14 +45,11 @@ def create_engine(
         ConfigError: the model or a limit cannot be served.
     """
     torch.set_num_threads(threads)
-    core, arch, folder = create_core(
-        model, draft, engine, longest_request_tokens=longest_request_tokens, threads=threads
-    )
-    max_model_len = max_length_of(model, arch)
+    core, folder = create_core(model, draft, engine, longest_request_tokens=longest_request_tokens, threads=threads)
     info = EngineInfo(
         name="torch",
         version=version("draftfleet"),
-        device=core.device.type,
+        device=_device(engine).type,
         dtype=model.dtype,
         model=model.path,
         weights_sha256=weights_sha256(folder),
@@ -69,15 +66,15 @@ def create_engine(
         n=True,
         penalties=True,
         grammar=False,
-        max_model_len=max_model_len,
+        max_model_len=core.max_length,
     )
     return EngineLoop(core, info, capabilities, window=_WINDOW * engine.max_num_seqs)
 
 
 def create_core(
     model: Model, draft: Draft, engine: EngineSection, *, longest_request_tokens: int | None, threads: int
-) -> tuple[TorchEngine, Architecture, Path]:
-    """The engine without its thread, warm."""
+) -> tuple[TorchEngine, Path]:
+    """The engine without its thread, warm, and the folder of its model."""
     folder = resolve(model.path)
     arch = read_architecture(folder)
     device = _device(engine)
@@ -98,7 +95,7 @@ def create_core(
     limits = Limits(engine.max_num_seqs, engine.max_batched_tokens, engine.prefill_chunk_tokens)
     core = TorchEngine(target, slots, admission, drafters, limits)
     _warm_up(core)
-    return core, arch, folder
+    return core, folder
 
 
 def max_length_of(model: Model, arch: Architecture) -> int:

@@ -14,6 +14,7 @@ Letters in names: R rows, V vocabulary, C candidates.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,9 @@ _CANDIDATES = 64
 """Tokens of a row looked at first; most cut-offs end within them."""
 _WIDER = 16
 """How many times more are looked at if a nucleus does not end within them."""
-_DENSE_CHUNK = 1 << 18
-"""Words hashed at a time: an int32 block of this size stays in a core's cache."""
+_BLOCK = 64
+_DENSE_CHUNK = 1 << 17
+"""Words hashed at a time: an int32 block of this size and its copies stay in a core's cache."""
 
 NOT_FINITE = -1
 """Stands for the token of a row whose logits are not finite."""
@@ -90,9 +92,25 @@ def _widened(logits: Tensor) -> Tensor:
 
 
 def _argmax(logits: Tensor) -> Tensor:
-    """max, not argmax: 4x faster on a CPU in bf16, and it takes the first of equals too."""
-    best, tokens = logits.max(-1)
-    return torch.where(best.isfinite(), tokens, NOT_FINITE)
+    """[R]; the first of equals, and NOT_FINITE where there is no largest number."""
+    best, tokens = largest(logits, 1)
+    return torch.where(best.isfinite(), tokens, NOT_FINITE)[:, 0]
+
+
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values of each row in descending order, and their places, both [R, k]; exact.
+
+    They lie within the k blocks that have the largest maxima. Looking there only is 2-4x faster on a CPU, where the
+    maximum of a block is one vectorized pass and topk is not.
+    """
+    if x.shape[1] % _BLOCK or x.shape[1] < 4 * k * _BLOCK:
+        values, places = x.topk(k) if k > 1 else x.max(1, keepdim=True)
+        return values, places
+    blocks = x.unflatten(1, (-1, _BLOCK))
+    chosen = largest(blocks.amax(2), k)[1]
+    inside = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
+    values, places = inside.topk(k) if k > 1 else inside.max(1, keepdim=True)
+    return values, chosen.gather(1, places // _BLOCK) * _BLOCK + places % _BLOCK
 
 
 def penalize(logits: Tensor, rows: Sequence[Row]) -> None:
@@ -116,7 +134,7 @@ def penalize(logits: Tensor, rows: Sequence[Row]) -> None:
 def draw(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """A token per row from softmax(logits / T) after the cut-offs [R]."""
     scaled = logits.div_(_column([row.sampling.temperature for row in rows], logits))
-    top, top_tokens = scaled.topk(min(_CANDIDATES, scaled.shape[1]))
+    top, top_tokens = largest(scaled, min(_CANDIDATES, scaled.shape[1]))
     floor = lowest_kept(scaled, top, [row.sampling for row in rows])
     words = noise.row_words(
         torch.tensor([row.key for row in rows], dtype=torch.int32, device=logits.device),
@@ -134,39 +152,51 @@ def lowest_kept(scaled: Tensor, top: Tensor, samplings: Sequence[Sampling]) -> T
     """The smallest value of logits / T that survives the cut-offs [R, 1]. `top` [R, C]: the row's largest,
     descending."""
     floor = top[:, :1] - _RANGE
-    vocab_size = scaled.shape[1]
-    if at := [i for i, s in enumerate(samplings) if 0 < s.top_k < vocab_size]:
-        _raise(floor, at, _kth_values(scaled[at], top[at], [samplings[i].top_k for i in at]))
-    if at := [i for i, s in enumerate(samplings) if s.top_p < 1.0]:
-        _raise(floor, at, _nucleus_ends(scaled[at], top[at], floor[at], _column([samplings[i].top_p for i in at], top)))
+    for at in _by_width(samplings, scaled.shape[1]):
+        _cut(floor, at, scaled if len(at) == len(floor) else scaled[at], top[at], [samplings[i] for i in at])
     if at := [i for i, s in enumerate(samplings) if s.min_p > 0.0]:
-        _raise(floor, at, top[at, :1] + _column([samplings[i].min_p for i in at], top).log())
+        floor[at] = torch.maximum(floor[at], top[at, :1] + _column([samplings[i].min_p for i in at], top).log())
     return floor
 
 
-def _raise(floor: Tensor, at: list[int], to: Tensor) -> None:
-    floor[at] = torch.maximum(floor[at], to)
+def _by_width(samplings: Sequence[Sampling], vocab_size: int) -> list[list[int]]:
+    """Rows with a top-k, then those with a top-p only; empty ones left out."""
+    with_k = [i for i, s in enumerate(samplings) if 0 < s.top_k < vocab_size]
+    with_p = [i for i, s in enumerate(samplings) if s.top_p < 1.0 and not 0 < s.top_k < vocab_size]
+    return [rows for rows in (with_k, with_p) if rows]
 
 
-def _kth_values(scaled: Tensor, top: Tensor, ks: list[int]) -> Tensor:
-    """[R, 1]"""
-    if max(ks) > top.shape[1]:
-        top = scaled.topk(max(ks)).values
-    return top.gather(1, torch.tensor(ks, device=top.device)[:, None] - 1)
+def _cut(floor: Tensor, at: list[int], scaled: Tensor, top: Tensor, samplings: Sequence[Sampling]) -> None:
+    """Raise `floor` of the rows `at` to what top-k and top-p leave; all of the rows have a top-k, or none."""
+    ks = [sampling.top_k for sampling in samplings]
+    if min(ks) > 0 and max(ks) < scaled.shape[1]:
+        if max(ks) > top.shape[1]:
+            top = scaled.topk(max(ks)).values
+        least = top.gather(1, torch.tensor(ks, device=top.device)[:, None] - 1)
+        total = top.masked_fill(top < least, -torch.inf).double().logsumexp(1, keepdim=True)
+    else:
+        least = floor[at]
+        total = top[:, :1].double() - _largest_share(scaled).double().log()
+    top_p = _column([sampling.top_p for sampling in samplings], top)
+    ends = _nucleus_ends(scaled, top, total, top_p)
+    floor[at] = torch.maximum(floor[at], torch.where(top_p < 1.0, torch.maximum(least, ends), least))
 
 
-def _nucleus_ends(scaled: Tensor, top: Tensor, floor: Tensor, top_p: Tensor) -> Tensor:
-    """The value of the last token of the smallest set, largest first, that holds `top_p` of what lies at or above
-    `floor` [R, 1]."""
-    total = scaled.masked_fill(scaled < floor, -torch.inf).logsumexp(1, keepdim=True).double()
+def _largest_share(scaled: Tensor) -> Tensor:
+    """Probability of the most likely token [R, 1]; softmax is one pass, a sum of exponentials several."""
+    return scaled.softmax(1).amax(1, keepdim=True)
+
+
+def _nucleus_ends(scaled: Tensor, top: Tensor, total: Tensor, top_p: Tensor) -> Tensor:
+    """The value of the last token of the smallest set, largest first, that holds `top_p` of `total`, the logarithm of
+    the mass that the cut-offs before left [R, 1]."""
     mass = (top.double() - total).exp().cumsum(1)
     first = (mass < top_p).sum(1, keepdim=True).clamp(max=top.shape[1] - 1)
     ends = top.gather(1, first)
-    is_open = mass[:, -1] < top_p[:, 0]
+    is_open = (mass[:, -1] < top_p[:, 0]) & (top_p[:, 0] < 1.0)
     if top.shape[1] < scaled.shape[1] and is_open.any():
-        width = min(_WIDER * top.shape[1], scaled.shape[1])
-        wider = scaled[is_open].topk(width).values
-        ends[is_open] = _nucleus_ends(scaled[is_open], wider, floor[is_open], top_p[is_open])
+        wider = scaled[is_open].topk(min(_WIDER * top.shape[1], scaled.shape[1])).values
+        ends[is_open] = _nucleus_ends(scaled[is_open], wider, total[is_open], top_p[is_open])
     return ends
 
 
@@ -176,17 +206,22 @@ def _let_the_rest_compete(
     """Tokens beyond the candidates, none above `bound` [R]: those whose noise can lift them over `best` are scored, and
     take `tokens` over in place. Exact: the others could not have won."""
     open_rows = (bound >= floor).nonzero()[:, 0]
-    vocabulary = noise.token_words(torch.arange(scaled.shape[1], device=scaled.device))
+    vocabulary = _vocabulary_words(scaled.shape[1], scaled.device)
     for at in open_rows.split(max(1, _DENSE_CHUNK // len(vocabulary))):
         needed = noise.first_winner(best[at] - bound[at].double())
-        can_win = noise.high_words(vocabulary, words[at, :1]) >= needed[:, None]
-        local, token = (can_win & (scaled[at] >= floor[at, None])).nonzero(as_tuple=True)
+        local, token = (noise.high_words(vocabulary, words[at, :1]) >= needed[:, None]).nonzero(as_tuple=True)
         row = at[local]
-        score = scaled[row, token].double() + noise.gumbels(vocabulary[token], words[row])
-        wins = score > best[row]
+        value = scaled[row, token]
+        score = value.double() + noise.gumbels(vocabulary[token], words[row])
+        wins = (score > best[row]) & (value >= floor[row])
         for r, t, s in zip(row[wins].tolist(), token[wins].tolist(), score[wins].tolist(), strict=True):
             if s > best[r]:
                 best[r], tokens[r] = s, t
+
+
+@functools.lru_cache(maxsize=4)
+def _vocabulary_words(vocab_size: int, device: torch.device) -> Tensor:
+    return noise.token_words(torch.arange(vocab_size, device=device))
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:

@@ -11,16 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from configs.errors import RowError
 from workers.admission import Admission, row_error
-from workers.apportion import apportion
 from workers.batch import Segment, build_batch
-from workers.contract import Event, Finished, Progress, Request, Round, Started
+from workers.commit import NS_PER_S, Commit, Output, failed, round_of, split_time
+from workers.contract import Request, Round
 from workers.detokenizer import cut_before
 from workers.drafter import DraftContext, Drafter
 from workers.llama import Llama
@@ -29,26 +28,6 @@ from workers.scheduler import Decode, Limits, Prefill, Schedule, Scheduler
 from workers.sequence import Sequence
 from workers.slots import SlotTable
 from workers.verify import match
-
-Output = tuple[str, Event | RowError]
-"""(request id, what happened); a Finished or a RowError is the last of its request."""
-
-_NS_PER_S = 1_000_000_000
-
-
-@dataclass(slots=True)
-class _Commit:
-    """What a step did for one sequence."""
-
-    sequence: Sequence
-    num_rows: int
-    is_round: bool
-    """A verify step, not prefill."""
-    num_drafts: int = 0
-    num_accepted: int = 0
-    num_kept: int = 0
-    """Output tokens gained."""
-    error: RowError | None = None
 
 
 class TorchEngine:
@@ -74,8 +53,9 @@ class TorchEngine:
         self._clock_ns = clock_ns
 
     @property
-    def device(self) -> torch.device:
-        return self._model.device
+    def max_length(self) -> int:
+        """Prompt + output tokens of one request at most."""
+        return self._admission.max_length
 
     @property
     def has_work(self) -> bool:
@@ -102,7 +82,7 @@ class TorchEngine:
             return []
         self._remove(sequence)
         error = row_error("aborted", f"request {request_id!r} was aborted", retryable=True)
-        return [_failed(sequence, error)]
+        return [failed(sequence, error)]
 
     @torch.inference_mode()
     def step(self) -> list[Output]:
@@ -116,8 +96,10 @@ class TorchEngine:
         logits = self._forward(schedule, drafts)
         tokens = choose(logits, _logit_rows(schedule, drafts))
         commits = self._commit(schedule, drafts, tokens)
-        self._account(commits, self._clock_ns() - started_ns, draft_ns)
-        return expired + [output for commit in commits for output in self._outputs(commit)]
+        now_ns = self._clock_ns()
+        split_time(commits, now_ns - started_ns)
+        self._rounds.append(round_of(commits, now_ns - started_ns, draft_ns))
+        return expired + [output for commit in commits for output in commit.outputs(now_ns)]
 
     def drain_rounds(self) -> list[Round]:
         """Steps since the last call."""
@@ -130,9 +112,9 @@ class TorchEngine:
         for sequence in list(self._scheduler.running):
             deadline_s = sequence.request.deadline_s
             since_ns = now_ns if sequence.prefill_ns is None else sequence.prefill_ns
-            if deadline_s is not None and now_ns - since_ns > deadline_s * _NS_PER_S:
+            if deadline_s is not None and now_ns - since_ns > deadline_s * NS_PER_S:
                 self._remove(sequence)
-                outputs.append(_failed(sequence, _timeout(sequence)))
+                outputs.append(failed(sequence, _timeout(sequence)))
         return outputs
 
     def _draft(self, decodes: Items[Decode]) -> tuple[list[list[int]], int]:
@@ -160,7 +142,7 @@ class TorchEngine:
         hidden = self._model.forward(batch, self._slots.cache)
         return self._model.logits(hidden[batch.logit_rows])
 
-    def _commit(self, schedule: Schedule, drafts: Items[list[int]], tokens: list[int]) -> list[_Commit]:
+    def _commit(self, schedule: Schedule, drafts: Items[list[int]], tokens: list[int]) -> list[Commit]:
         """Verify the drafts, append what the target chose, end what is complete."""
         remaining = iter(tokens)
         commits = []
@@ -170,20 +152,20 @@ class TorchEngine:
         for prefill in schedule.prefills:
             emitted = [next(remaining)] if prefill.is_last else []
             prefill.sequence.num_computed += prefill.num_tokens
-            commit = _Commit(prefill.sequence, prefill.num_tokens, is_round=False)
+            commit = Commit(prefill.sequence, prefill.num_tokens, is_round=False)
             self._append(commit, emitted)
             commits.append(commit)
         return commits
 
-    def _commit_round(self, sequence: Sequence, draft: list[int], targets: list[int]) -> _Commit:
+    def _commit_round(self, sequence: Sequence, draft: list[int], targets: list[int]) -> Commit:
         accepted, emitted = match(draft, targets)
         sequence.stats.record(len(draft), accepted)
         sequence.num_computed += 1 + accepted
-        commit = _Commit(sequence, 1 + len(draft), is_round=True, num_drafts=len(draft), num_accepted=accepted)
+        commit = Commit(sequence, 1 + len(draft), is_round=True, num_drafts=len(draft), num_accepted=accepted)
         self._append(commit, emitted)
         return commit
 
-    def _append(self, commit: _Commit, emitted: list[int]) -> None:
+    def _append(self, commit: Commit, emitted: list[int]) -> None:
         """Give the sequence its new tokens; if that ends it, free its slot and decode its text."""
         sequence = commit.sequence
         if NOT_FINITE in emitted:
@@ -199,9 +181,12 @@ class TorchEngine:
             self._set_text(sequence)
 
     def _set_text(self, sequence: Sequence) -> None:
-        detokenizer, output = self._admission.detokenizer, sequence.output
-        sequence.text = cut_before(detokenizer.decode(output), sequence.request.sampling.stop)
-        sequence.text_repaired = detokenizer.is_repaired(output, sequence.text)
+        """The token that ended it leaves no text, even if it has some."""
+        output = sequence.output
+        written = output[:-1] if output[-1] in sequence.end_ids else output
+        detokenizer = self._admission.detokenizer
+        sequence.text = cut_before(detokenizer.decode(written), sequence.request.sampling.stop)
+        sequence.text_repaired = detokenizer.is_repaired(written, sequence.text)
 
     def _remove(self, sequence: Sequence, *, poisoned: bool = False) -> None:
         """Forget a sequence: it has ended, one way or another."""
@@ -211,71 +196,6 @@ class TorchEngine:
             self._slots.release(sequence, poisoned=poisoned)
         for drafter in self._drafters.values():
             drafter.forget(sequence.id)
-
-    def _account(self, commits: Items[_Commit], busy_ns: int, draft_ns: int) -> None:
-        """Split the step's time over its sequences by rows, and record the step."""
-        for commit, share in zip(commits, apportion(busy_ns, [c.num_rows for c in commits]), strict=True):
-            commit.sequence.engine_ns += share
-        rounds = [c for c in commits if c.is_round]
-        num_verify = sum(c.num_rows for c in rounds)
-        self._rounds.append(
-            Round(
-                busy_ns=busy_ns,
-                num_seqs=len(commits),
-                num_prefill_tokens=sum(c.num_rows for c in commits) - num_verify,
-                num_verify_tokens=num_verify,
-                num_draft_tokens=sum(c.num_drafts for c in commits),
-                num_accepted_tokens=sum(c.num_accepted for c in commits),
-                num_output_tokens=sum(c.num_kept for c in commits),
-                draft_ns=draft_ns,
-                kv_tokens=sum(c.sequence.num_computed for c in commits),
-            )
-        )
-
-    def _outputs(self, commit: _Commit) -> list[Output]:
-        """The events of one sequence's step, in order."""
-        sequence = commit.sequence
-        events: list[Event] = []
-        if commit.num_kept and commit.num_kept == sequence.num_output:
-            events.append(Started(*self._waits(sequence)))
-        if commit.num_kept:
-            events.append(Progress(commit.num_kept))
-        if commit.error is not None:
-            return [_failed(sequence, commit.error)]
-        if sequence.finish_reason is not None:
-            events.append(self._finished(sequence))
-        return [(sequence.id, event) for event in events]
-
-    def _finished(self, sequence: Sequence) -> Finished:
-        assert sequence.finish_reason is not None
-        queue_s, ttft_s = self._waits(sequence)
-        return Finished(
-            text=sequence.text,
-            token_ids=tuple(sequence.output),
-            finish_reason=sequence.finish_reason,
-            truncated_tokens=sequence.num_truncated,
-            queue_s=queue_s,
-            ttft_s=ttft_s,
-            total_s=(self._clock_ns() - sequence.arrived_ns) / _NS_PER_S,
-            engine_ns=sequence.engine_ns,
-            speculation=sequence.stats,
-            drafter=sequence.drafter,
-            text_repaired=sequence.text_repaired,
-        )
-
-    @staticmethod
-    def _waits(sequence: Sequence) -> tuple[float, float]:
-        """Seconds until the first prefill work, and until the first token."""
-        assert sequence.prefill_ns is not None
-        assert sequence.first_token_ns is not None
-        queue_ns, ttft_ns = sequence.prefill_ns - sequence.arrived_ns, sequence.first_token_ns - sequence.arrived_ns
-        return queue_ns / _NS_PER_S, ttft_ns / _NS_PER_S
-
-
-def _failed(sequence: Sequence, error: RowError) -> Output:
-    """The end of a sequence that cost something all the same."""
-    error.engine_ns = sequence.engine_ns
-    return sequence.id, error
 
 
 def _timeout(sequence: Sequence) -> RowError:

@@ -11,9 +11,9 @@ import pytest
 from tiny_llama import make_request
 
 from configs.errors import EngineError
+from workers.commit import Output
 from workers.contract import Capabilities, EngineInfo, Event, Finished, Request, Round, SpeculationStats
 from workers.engine_loop import EngineLoop
-from workers.torch_engine import Output
 
 END = Finished("text", (1,), "length", 0, 0.0, 0.0, 0.0, 1, SpeculationStats(), "none")
 

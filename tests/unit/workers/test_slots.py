@@ -77,7 +77,7 @@ def test_a_freed_slot_is_taken_over_with_what_it_holds() -> None:
     assert (again.slot, again.num_computed) == (first.slot, 15)
     slots.release(other)
     slots.release(again)
-    third = seated(slots, "third", [*range(1, 21)], computed=False)
+    third = seated(slots, "third", [*range(1, 16), 77, 78], computed=False)
     assert third.num_computed == 15, "a slot holds only what its last guest computed"
 
 
@@ -119,6 +119,15 @@ def test_growing_moves_those_seated_with_their_keys() -> None:
     assert second.slot == 0
     assert keys(slots, second) == [4] * 30
     assert keys(slots, third) == [5] * 70
+
+
+def test_growing_gives_up_what_free_slots_held() -> None:
+    slots = table(num_slots=4, length=64, max_slots=4, capacity=1024)
+    guests = [seated(slots, f"row{i}", [10 + i] * 30) for i in range(4)]
+    slots.release(guests[2])
+    slots.release(guests[3])
+    seated(slots, "long", [5] * 100)
+    assert seated(slots, "again", [13] * 30, computed=False).num_computed == 0
 
 
 def test_there_is_no_seat_beyond_the_budget() -> None:

@@ -76,7 +76,10 @@ def test_ragged_lengths_batches_and_orders_do_not_matter(core: TorchEngine, data
 def test_odd_prefill_chunks_do_not_matter(tiny_folder: Path, core: TorchEngine, chunk: int) -> None:
     def requests(k: int) -> list[Request]:
         rng = random.Random(2)
-        return [make_request(f"row{i}", random_prompt(rng, 20, 90), k=k, temperature=0.8) for i in range(8)]
+        return [
+            make_request(f"row{i}", random_prompt(rng, 20, 90), k=k, temperature=0.8, repetition_penalty=1.2)
+            for i in range(8)
+        ]
 
     chunked = make_core(tiny_folder, max_batched_tokens=40, prefill_chunk_tokens=chunk, max_num_seqs=5)
     assert {n: outcome(e) for n, e in run(chunked, requests(4)).items()} == {

@@ -165,6 +165,17 @@ def test_off_drafts_nothing_and_says_so(core: TorchEngine) -> None:
     assert run(core, [make_request("row", [1, 2, 1, 2, 1, 2], k=4)])["row#0"].drafter == "ngram"
 
 
+def test_the_token_that_ends_a_sample_is_kept_but_leaves_no_text(core: TorchEngine) -> None:
+    whole = run(core, [make_request("row", [1, 2, 3], ignore_eos=True)])["row#0"]
+    last = whole.token_ids.index(whole.token_ids[6])
+    end = run(core, [make_request("row", [1, 2, 3], ignore_eos=True, stop_token_ids=[whole.token_ids[6]])])["row#0"]
+    assert end.token_ids == whole.token_ids[: last + 1]
+    assert end.finish_reason == "stop"
+    assert whole.text.startswith(end.text)
+    without = run(core, [make_request("row", [1, 2, 3], ignore_eos=True, max_tokens=max(1, last))])["row#0"]
+    assert end.text == (without.text if last else "")
+
+
 class ErraticDrafter(NgramDrafter):
     """Proposes the true continuation up to a random place, then noise."""
 
