@@ -279,6 +279,7 @@ def _assignment(job: Job, view: RunView, attempt: int, fleet: Fleet) -> Assignme
         run=view.plan.run,
         attempt=attempt,
         threads=fleet.threads,
+        shards_in_flight=fleet.shards_in_flight,
         heartbeat_s=1.0 if local else 10.0,
         execution={"workers": str(fleet.workers), "shards_in_flight": str(fleet.shards_in_flight)},
         job=job.model_dump_json(),

@@ -35,15 +35,9 @@ from pipeline.store.open import open_store
 from pipeline.usage import Usage
 from workers.contract import Engine, Request
 
-BLOCK_SCHEMA = pa.schema([("shard", pa.int32())])
 RECEIPT_SCHEMA = pa.schema(
     [("shard", pa.int32()), ("status", pa.string()), ("usage", pa.string()), ("rows", pa.int64())]
 )
-
-
-def block_of(shard: PlannedShard) -> pa.Table:
-    """What an engine is sent of a shard."""
-    return pa.table([[shard.shard]], schema=BLOCK_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +49,8 @@ class Assignment:
     run: str
     attempt: int
     threads: int
+    shards_in_flight: int
+    """Shards that generate at once; a further call may have its rows read and wait, or commit."""
     heartbeat_s: float
     execution: Mapping[str, str]
     """Execution facts that the driver knows: workers, shards in flight."""
@@ -63,7 +59,7 @@ class Assignment:
 
 
 class EngineActor:
-    """Callable class for `map_batches`: the number of a shard in (`block_of`), one receipt row out."""
+    """Callable class for `map_batches`: the number of a shard in (column `shard`), one receipt row out."""
 
     def __init__(self, assignment: Assignment, faults: FaultPoints | None = None) -> None:
         # It brings torch, which the driver, who only names this class, need not load.
@@ -88,6 +84,7 @@ class EngineActor:
         self._beat: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Lock()
+        self._room = asyncio.Semaphore(assignment.shards_in_flight)
 
     async def __call__(self, block: pa.Table) -> pa.Table:
         await self._warm_up_once()
@@ -103,15 +100,11 @@ class EngineActor:
         )
 
     async def _work(self, shard: PlannedShard) -> Receipt:
-        started = time.time()
-        rows, shard_attempt = await asyncio.to_thread(self._take_up, shard)
-        self._ledger.shard_started()
-        samples: list[Sample] = []
-        try:
-            samples = await generate_shard(self._engine, self._job, rows)
-        finally:
-            self._account()
-            self._ledger.shard_generated()
+        rows = await asyncio.to_thread(self._read, shard)
+        async with self._room:
+            started = time.time()
+            shard_attempt = await asyncio.to_thread(self._announce, shard.shard)
+            samples = await self._generate(rows)
         committed_ns = 0
         try:
             receipt = await asyncio.to_thread(self._commit, shard, rows, samples, shard_attempt, started)
@@ -122,11 +115,18 @@ class EngineActor:
         self._faults.reach("before_receipt", data_key(shard.task, shard.shard))
         return receipt
 
-    def _take_up(self, shard: PlannedShard) -> tuple[pa.Table, int]:
-        """The shard's rows, and which start of it this is."""
+    def _read(self, shard: PlannedShard) -> pa.Table:
         rows = read_shard(self._store, self._plan.plan_hash, shard)
         assert rows.num_rows == shard.num_rows, f"shard {shard.shard}: {rows.num_rows} rows, planned {shard.num_rows}"
-        return rows, self._announce(shard.shard)
+        return rows
+
+    async def _generate(self, rows: pa.Table) -> list[Sample]:
+        self._ledger.shard_started()
+        try:
+            return await generate_shard(self._engine, self._job, rows)
+        finally:
+            self._account()
+            self._ledger.shard_generated()
 
     def _announce(self, shard: int) -> int:
         """Put the marker that this shard is being started, and say which start it is."""

@@ -20,8 +20,12 @@ class Fleet:
 
     @property
     def logical_cpus(self) -> int:
-        """CPUs that a local Ray must believe in, so that every engine can be placed. It keeps a process for each."""
-        return math.ceil(self.workers * self.num_cpus)
+        """CPUs that a local Ray must believe in, so that every engine can be placed.
+
+        Ray starts a process for each beforehand, and Ray Data takes one for an actor of its own: with one CPU less, an
+        engine came up three seconds after the other.
+        """
+        return math.ceil(self.workers * self.num_cpus) + 1
 
 
 def plan_fleet(job: Job, *, cores: int, gpus: int, free_memory: int, engine_memory: int) -> Fleet:

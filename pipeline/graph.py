@@ -1,8 +1,8 @@
 """The river in one place: shards -> engine actors (which read and commit them) -> receipts.
 
-from_arrow(one block per shard)   its number: the engine's own process reads the rows from the plan
-  .map_batches(EngineActor)       async, several shards in flight per engine
-  .iter_batches()                 receipts, as shards are committed
+from_items(a block per shard)   its number: the engine's own process reads the rows from the plan
+  .map_batches(EngineActor)     async, several shards in flight per engine
+  .iter_batches()               receipts, as shards are committed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from pipeline.actor import Assignment, EngineActor, block_of
+from pipeline.actor import Assignment, EngineActor
 from pipeline.commit import Receipt
 from pipeline.fleet import Fleet
 from pipeline.plan import PlannedShard
@@ -24,7 +24,8 @@ from pipeline.usage import Usage
 def receipts(shards: Sequence[PlannedShard], assignment: Assignment, fleet: Fleet) -> Iterator[Receipt]:
     """Run the shards on the connected Ray cluster; yields in order of completion."""
     _set_context()
-    dataset = ray.data.from_arrow([block_of(shard) for shard in in_order(shards)]).map_batches(
+    numbers = [{"shard": shard.shard} for shard in in_order(shards)]
+    dataset = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map_batches(
         EngineActor,
         fn_constructor_args=(assignment,),
         batch_size=1,  # a block has one row; None would do the same, but not where GPUs are reserved
@@ -34,9 +35,10 @@ def receipts(shards: Sequence[PlannedShard], assignment: Assignment, fleet: Flee
         num_gpus=fleet.num_gpus or None,
         compute=ActorPoolStrategy(
             size=min(fleet.workers, len(shards)),
-            max_concurrent_calls_per_actor=fleet.shards_in_flight,
-            # None waits at a busy engine while another, at the end of the run, has nothing to do.
-            max_tasks_in_flight_per_actor=fleet.shards_in_flight,
+            # One more than generate at once: it commits, or waits with its rows read for its turn.
+            max_concurrent_calls_per_actor=fleet.shards_in_flight + 1,
+            # None waits beyond that at a busy engine while another, at the end of the run, has nothing to do.
+            max_tasks_in_flight_per_actor=fleet.shards_in_flight + 1,
         ),
     )
     for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):

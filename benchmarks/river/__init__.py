@@ -1,0 +1,1 @@
+"""Parts of the river's benchmarks that are no benchmark themselves."""
