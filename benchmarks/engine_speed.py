@@ -336,7 +336,8 @@ def main() -> None:
     chosen = [arm for arm in arms_of(os.cpu_count() or 1) if arm.name in options.arms or arm.engine in options.arms]
     about = conditions() | {
         "arms": [asdict(arm) for arm in chosen],
-        "options": {name: str(value) for name, value in vars(options).items()},
+        # Where things lie on this machine says nothing about what was measured.
+        "options": {name: str(value) for name, value in vars(options).items() if name not in ("vllm_python", "out")},
     }
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / f"engine_speed-{about['date'].replace(':', '')}"
