@@ -33,7 +33,7 @@ from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, this_machine
 from pipeline.local_ray import start_local
 from pipeline.provenance import git_commit, versions
 from pipeline.pulse import read_pulse
-from pipeline.run_state import RunView, State, open_run, total_samples
+from pipeline.run_state import RunView, State, open_run
 from pipeline.store.base import AlreadyExists, NotFound, Store
 from pipeline.usage import Usage
 
@@ -130,7 +130,7 @@ def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease) -> State:
         view.store.delete(STOP)  # a stop that ended an earlier attempt is not for this one
     if view.pending:
         before = sum((footer.usage for footer in read_footers(view.store, view.data_keys)), Usage())
-        progress = Progress(total_samples(view.plan.shards), Forecast(view.pending), before)
+        progress = Progress(view.plan.num_samples, Forecast(view.pending), before)
         ended = _generate(job, view, attempt, lease, progress)
         if ended is not None:
             return ended
@@ -281,6 +281,6 @@ def _assignment(job: Job, view: RunView, attempt: int, fleet: Fleet) -> Assignme
         threads=fleet.threads,
         shards_in_flight=fleet.shards_in_flight,
         heartbeat_s=1.0 if local else 10.0,
-        execution={"workers": str(fleet.workers), "shards_in_flight": str(fleet.shards_in_flight)},
+        fleet={"workers": fleet.workers, "shards_in_flight": fleet.shards_in_flight},
         job=job.model_dump_json(),
     )

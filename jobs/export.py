@@ -10,7 +10,7 @@ import click
 from jobs.options import root_option, run_argument
 from jobs.run_folder import RunFolder, find_run
 from pipeline.export.dataset import ExportFormat, ExportOrder, export
-from pipeline.run_state import FINAL, open_run, total_samples
+from pipeline.run_state import FINAL, open_run
 
 
 @click.command()
@@ -47,7 +47,7 @@ def command(
     view = open_run(folder.store)
     if view.state not in FINAL:
         click.echo(
-            f"{folder.run} is {view.state}: {view.samples_done:,}/{total_samples(view.plan.shards):,} samples are done "
+            f"{folder.run} is {view.state}: {view.samples_done:,}/{view.plan.num_samples:,} samples are done "
             "and exported; export again when the rest is"
         )
     return 0

@@ -19,7 +19,7 @@ from jobs.run_folder import RunFolder, choose_run
 from jobs.same_path import refuse_output_over_input
 from jobs.show import show
 from pipeline.plan import current_fingerprint
-from pipeline.run_state import FINAL, RunView, look, open_run, total_samples
+from pipeline.run_state import FINAL, RunView, look, open_run
 
 
 @click.command()
@@ -60,7 +60,7 @@ def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False) -> in
         refuse_changed_job(job, folder, view)
     if view.state not in FINAL:
         if view.done:
-            click.echo(f"resuming {folder.run}, {view.samples_done:,}/{total_samples(view.plan.shards):,} done")
+            click.echo(f"resuming {folder.run}, {view.samples_done:,}/{view.plan.num_samples:,} done")
         drive(job, folder.store, folder.run, takeover)
         view = open_run(folder.store)
     show(folder.run, view, answers)

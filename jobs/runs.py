@@ -8,7 +8,7 @@ import click
 
 from jobs.options import root_option
 from jobs.run_folder import root_store, runs_below
-from pipeline.run_state import open_run, total_samples
+from pipeline.run_state import open_run
 
 
 @click.command()
@@ -24,7 +24,7 @@ def command(root: str | None) -> int:
     for folder in folders:
         view = open_run(folder.store)
         planned = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.planned_at or 0))
-        rows.append((folder.run, view.state, f"{view.samples_done:,}/{total_samples(view.plan.shards):,}", planned))
+        rows.append((folder.run, view.state, f"{view.samples_done:,}/{view.plan.num_samples:,}", planned))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -13,7 +13,7 @@ from jobs.run_folder import find_run
 from pipeline.finalize import rejected_usage
 from pipeline.footer import read_footers
 from pipeline.pulse import read_pulse
-from pipeline.run_state import RunView, open_run, total_samples
+from pipeline.run_state import RunView, open_run
 from pipeline.usage import Usage
 
 
@@ -46,7 +46,7 @@ def headline(run: str, view: RunView) -> str:
 def details(view: RunView) -> list[str]:
     """The counters, honest: samples ok, errors by code, truncated, empty."""
     usage = sum((footer.usage for footer in read_footers(view.store, view.data_keys)), rejected_usage(view))
-    total = total_samples(view.plan.shards) + sum(view.plan.rejected.values())
+    total = view.plan.num_samples + sum(view.plan.rejected.values())
     lines = [
         f"{usage.samples:,}/{total:,} samples done in {len(view.done):,}/{len(view.plan.shards):,} shards",
         *counters(usage),

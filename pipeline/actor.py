@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from configs.errors import EngineError
+from configs.fingerprint import execution_fingerprint
 from configs.job import DraftPolicy, Job, Sampling, Storage
 from pipeline.commit import Receipt, commit_shard
 from pipeline.fault_points import FaultPoints
@@ -33,7 +34,7 @@ from pipeline.shard_work import Sample, generate_shard
 from pipeline.store.base import AlreadyExists, Store
 from pipeline.store.open import open_store
 from pipeline.usage import Usage
-from workers.contract import Engine, Request
+from workers.contract import Engine, EngineInfo, Request
 
 RECEIPT_SCHEMA = pa.schema(
     [("shard", pa.int32()), ("status", pa.string()), ("usage", pa.string()), ("rows", pa.int64())]
@@ -52,8 +53,8 @@ class Assignment:
     shards_in_flight: int
     """Shards that generate at once; a further call may have its rows read and wait, or commit."""
     heartbeat_s: float
-    execution: Mapping[str, str]
-    """Execution facts that the driver knows: workers, shards in flight."""
+    fleet: Mapping[str, object]
+    """What the driver decided: workers, shards in flight."""
     job: str
     """The job as JSON: operational settings may differ from the plan's on a resume."""
 
@@ -152,7 +153,7 @@ class EngineActor:
             lane=shard.lane,
             plan=self._plan.plan_hash,
             semantic_fingerprint=self._plan.fingerprint_hash,
-            execution={**self._assignment.execution, **_execution(info)},
+            execution=execution_fingerprint(job, {**versions(), **info.versions}, self._host(info)),
             model=info.model,
             weights_sha256=info.weights_sha256,
             draft=info.draft,
@@ -172,6 +173,11 @@ class EngineActor:
             job.sink.compression,
             self._faults,
         )
+
+    def _host(self, info: EngineInfo) -> dict[str, object]:
+        """Where and by what this shard was generated, as far as the job does not say."""
+        found = {"engine": info.name, "engine_version": info.version, "device": info.device, "threads": info.threads}
+        return {**found, "name": os.uname().nodename, **self._assignment.fleet}
 
     async def _warm_up_once(self) -> None:
         async with self._ready:
@@ -214,18 +220,6 @@ def _identity(assignment: Assignment, incarnation: str) -> dict[str, Any]:
         "pid": os.getpid(),
         "git_commit": git_commit(),
     }
-
-
-def _execution(info: Any) -> dict[str, str]:
-    facts = {
-        "engine": info.name,
-        "engine_version": info.version,
-        "device": info.device,
-        "dtype": info.dtype,
-        "threads": str(info.threads),
-        "max_num_seqs": str(info.max_num_seqs),
-    }
-    return {**facts, **{f"version.{name}": version for name, version in {**versions(), **info.versions}.items()}}
 
 
 async def _warm_up(engine: Engine) -> None:

@@ -34,7 +34,7 @@ class ShardFooter:
     semantic_fingerprint: str
     """Hash; the values stand in plan.json."""
     execution: dict[str, str]
-    """Engine, device, threads, batch, workers, draft policy and versions that produced this shard."""
+    """`configs.fingerprint.execution_fingerprint`: engine, host, batch, workers, draft policy, versions."""
     model: str
     weights_sha256: str
     draft: str

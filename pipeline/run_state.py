@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,7 +96,3 @@ def read_manifest(store: Store) -> dict[str, Any] | None:
     except NotFound:
         return None
     return manifest
-
-
-def total_samples(shards: Sequence[PlannedShard]) -> int:
-    return sum(shard.num_samples for shard in shards)

@@ -7,6 +7,7 @@ a run keeps as JSON text become JSON again in JSON lines.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,22 @@ from pipeline.export.line import Line, line_of
 CSV_ERROR_COLUMNS = ("error", "raw")
 
 
-class JsonLines:
+class _RowLines(ABC):
+    """A line for each row, ok or not."""
+
+    def shard(self, shard: CommittedShard) -> Iterator[Line]:
+        for row in rows_of(shard):
+            yield self._line(row, shard.footer.task)
+
+    def rejected(self, rows: pa.Table) -> Iterator[Line]:
+        for row in rows.to_pylist():
+            yield self._line(row, row["task"])
+
+    @abstractmethod
+    def _line(self, row: Mapping[str, Any], task: str | None) -> Line: ...
+
+
+class JsonLines(_RowLines):
     """One object per row, all columns."""
 
     suffix = ".jsonl"
@@ -28,19 +44,11 @@ class JsonLines:
     def __init__(self, json_columns: Collection[str]) -> None:
         self._json_columns = json_columns
 
-    def shard(self, shard: CommittedShard) -> Iterator[Line]:
-        for row in rows_of(shard):
-            yield self._line(row, shard.footer.task)
-
-    def rejected(self, rows: pa.Table) -> Iterator[Line]:
-        for row in rows.to_pylist():
-            yield self._line(row, row["task"])
-
     def _line(self, row: Mapping[str, Any], task: str | None) -> Line:
         return line_of(json_line(with_json(row, self._json_columns)), row, task)
 
 
-class CsvLines:
+class CsvLines(_RowLines):
     """RFC 4180 with LF, UTF-8. Text is quoted and null is not, so that an empty text is told from none."""
 
     suffix = ".csv"
@@ -49,14 +57,6 @@ class CsvLines:
         extra = [name for name in CSV_ERROR_COLUMNS if name not in columns] if with_errors else []
         self._columns = [*columns, *extra]
         self.header = ",".join(map(_cell, self._columns))
-
-    def shard(self, shard: CommittedShard) -> Iterator[Line]:
-        for row in rows_of(shard):
-            yield self._line(row, shard.footer.task)
-
-    def rejected(self, rows: pa.Table) -> Iterator[Line]:
-        for row in rows.to_pylist():
-            yield self._line(row, row["task"])
 
     def _line(self, row: Mapping[str, Any], task: str | None) -> Line:
         return line_of(",".join(_cell(row.get(name)) for name in self._columns), row, task)

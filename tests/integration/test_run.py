@@ -200,6 +200,10 @@ def test_the_ledger_adds_up_and_the_footers_claim_no_more_than_was_busy(
     usage = json.loads((run / "_manifest.json").read_text())["usage"]
     assert usage["engine_ns_ok"] == rows
     assert 0.9 * busy <= rows <= busy
+    footer = json.loads(pq.read_metadata(next((run / "data").iterdir())).metadata[b"draftfleet.shard"])
+    assert {"host.workers", "host.device", "versions.torch", "draft.policy.k", "engine.max_num_seqs"} <= footer[
+        "execution"
+    ].keys()
     driver = json.loads((run / "_ledger" / "driver-1.json").read_text())
     assert driver["state"] == "completed"
     assert driver["ended"] > driver["fleet_ready"] > driver["started"]

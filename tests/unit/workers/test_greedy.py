@@ -11,8 +11,7 @@ from tiny_llama import make_core, make_request, run
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from configs.errors import ConfigError
-from workers.models import KNOWN, fetch
+from workers.models import fetch
 
 MAX_TOKENS = 24
 PROMPTS = [
@@ -31,10 +30,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def demo_folder() -> Path:
-    try:
-        return fetch("smollm2-135m-instruct")
-    except ConfigError as error:
-        pytest.skip(f"the demo model is not installed: {KNOWN['smollm2-135m-instruct'].install_command} ({error})")
+    return fetch("smollm2-135m-instruct")
 
 
 @pytest.fixture(scope="module")
