@@ -1,7 +1,7 @@
 """What the river costs: `draftfleet run` against the bare engine, side by side.
 
-    python benchmarks/pipeline_efficiency.py            four pairs of 520 rows, a quarter of an hour on two quiet cores
-    python benchmarks/pipeline_efficiency.py --quick    one pair of 40 rows, a minute; its ratios say little
+    python benchmarks/pipeline_efficiency.py            520 rows, half an hour on two quiet cores
+    python benchmarks/pipeline_efficiency.py --quick    one pair of 40 rows each, minutes; its ratios say little
 
 Two sides take turns (ABBA) over the same plan, which is made beforehand:
 
@@ -9,9 +9,16 @@ Two sides take turns (ABBA) over the same plan, which is made beforehand:
     bare        as many plain processes as there are engines, each with its part of the plan's shards (dealt so that
                 their work is about equal): the same engine, the same requests, as many shards in flight; no Ray, no
                 commit
+    beside Ray  the same plain processes, while a Ray cluster without any work idles on the machine
 
 Every engine has one torch thread. Output lengths are fixed (`ignore_eos`, a `max_tokens` for each row), so both sides
 make exactly as many tokens, and this is checked.
+
+Three comparisons, because a CPU engine shares its cores with whatever drives it, as a GPU does not:
+
+    spare       as many engines as cores but one: what drives them has a core, as it has on a GPU host
+    full        an engine on every core: each millisecond of anything else is taken from an engine
+    floor       bare engines on every core, beside Ray or not: what of `full` is Ray's own idling, before any work
 
     start-up excluded   from the moment that the first engine takes up its first shard until the last shard is done.
                         Pipeline: the earliest `started` in the shards' footers to the latest change of a data file, so
@@ -38,12 +45,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +74,14 @@ from pipeline.store.open import open_store
 from workers.models import resolve
 
 RESULTS = Path(__file__).parent / "results"
-BARE = Path(__file__).parent / "river" / "bare_engine.py"
-ENGINES = 2
+RIVER = Path(__file__).parent / "river"
+CORES = len(os.sched_getaffinity(0))
 WORKLOAD = "efficiency"
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """How much is measured, in each comparison."""
 
     rows: int
     pairs: int
@@ -86,21 +94,23 @@ class Size:
     """Between two looks at the processes; a look costs some milliseconds of what is measured."""
 
 
-FULL = Size(rows=520, pairs=4, shortest=16, longest=64, shard_seconds=3.0, sample_s=2.0)
+FULL = Size(rows=520, pairs=4, shortest=16, longest=64, shard_seconds=5.0, sample_s=5.0)
 QUICK = Size(rows=40, pairs=1, shortest=8, longest=16, shard_seconds=0.5, sample_s=0.5)
 
 
 class Bench:
     """A folder with a job and its rows, in which both sides run."""
 
-    def __init__(self, folder: Path, size: Size) -> None:
+    def __init__(self, folder: Path, size: Size, engines: int) -> None:
+        folder.mkdir()
         self._folder = folder
         self._sample_s = size.sample_s
+        self.engines = engines
         self._job_file = folder / "job.yaml"
         self.tokens = write_rows(folder / "rows.jsonl", size.rows, shortest=size.shortest, longest=size.longest)
         sections: dict[str, Any] = {
             "engine": {"device": "cpu", "threads": 1, "max_num_seqs": 16},
-            "cluster": {"workers": ENGINES},
+            "cluster": {"workers": engines},
             "shard": {"target_seconds": size.shard_seconds},
             "sink": {"path": str(folder / "output")},
         }
@@ -112,17 +122,32 @@ class Bench:
         store, _ = self._planned(key)
         command = [sys.executable, "-m", "jobs", "run", str(self._job_file), "--run", key]
         whole_s, account, _ = self._run([command])
-        return _measurement(_committed_tokens(store), whole_s, _spans(store), account)
+        return self._measurement(_committed_tokens(store), whole_s, _spans(store), account)
 
     def bare(self, key: str) -> Measurement:
         """Plain processes over the plan of a run, to their end."""
         store, plan = self._planned(key)
-        hands = [",".join(str(shard.shard) for shard in hand) for hand in dealt(plan.shards, ENGINES)]
+        hands = [",".join(str(shard.shard) for shard in hand) for hand in dealt(plan.shards, self.engines)]
         in_flight = str(self.job.cluster.shards_in_flight)
-        whole_s, account, said = self._run([[sys.executable, str(BARE), store.url, hand, in_flight] for hand in hands])
+        whole_s, account, said = self._run(
+            [[sys.executable, str(RIVER / "bare_engine.py"), store.url, hand, in_flight] for hand in hands]
+        )
         results = [json.loads(line) for line in said]
         spans = [EngineSpan(each["started"], each["finished"], each["busy_s"]) for each in results]
-        return _measurement(sum(each["tokens"] for each in results), whole_s, spans, account)
+        return self._measurement(sum(each["tokens"] for each in results), whole_s, spans, account)
+
+    def beside_ray(self, key: str) -> Measurement:
+        """`bare`, while Ray idles."""
+        idle = subprocess.Popen(
+            [sys.executable, str(RIVER / "idle_ray.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert idle.stdout is not None
+        if idle.stdout.readline() != "up\n":
+            raise SystemExit("Ray did not start")
+        try:
+            return self.bare(key)
+        finally:
+            idle.communicate()
 
     def _planned(self, key: str) -> tuple[Store, Plan]:
         """A run's folder with its plan in it, as `draftfleet plan --run KEY` makes it."""
@@ -130,6 +155,21 @@ class Bench:
         plan = make_plan(self.job, self._folder, resolve(self.job.model.path), store, processes=1)
         assert plan.num_rejected == 0, plan.problems
         return store, plan
+
+    def _measurement(
+        self, tokens: int, whole_s: float, spans: Sequence[EngineSpan], account: CpuAccount
+    ) -> Measurement:
+        assert len(spans) == self.engines, f"{len(spans)} of {self.engines} engines did the work: change shard_seconds"
+        assert tokens == self.tokens, f"{tokens} tokens came, {self.tokens} were asked for"
+        inside = min(span.started for span in spans), max(span.finished for span in spans)
+        return Measurement(
+            tokens=tokens,
+            whole_s=whole_s,
+            engines=tuple(spans),
+            cpu=account.rates(*inside),
+            other_cpu=account.rate_of_others(*inside),
+            cores=CORES,
+        )
 
     def _run(self, commands: Sequence[Sequence[str]]) -> tuple[float, CpuAccount, list[str]]:
         """Processes side by side, to the end of the last: wall seconds, CPU account, what each printed."""
@@ -171,36 +211,31 @@ def _spans(store: Store) -> list[EngineSpan]:
     return [EngineSpan(min(started[name]), max(finished[name]), busy_s[name]) for name in started]
 
 
-def _measurement(tokens: int, whole_s: float, spans: Sequence[EngineSpan], account: CpuAccount) -> Measurement:
-    assert len(spans) == ENGINES, f"{len(spans)} engines did the work, not {ENGINES}: make more or smaller shards"
-    inside = min(span.started for span in spans), max(span.finished for span in spans)
-    return Measurement(
-        tokens=tokens,
-        whole_s=whole_s,
-        engines=tuple(spans),
-        cpu=account.rates(*inside),
-        other_cpu=account.rate_of_others(*inside),
-        cores=conditions()["cores"],
-    )
-
-
-def measure(size: Size) -> Result:
-    """Both sides in turn, as often as asked."""
+def compared(bench: Bench, size: Size, ours: str, theirs: str) -> Result:
+    """Two methods of a bench in turn, as often as asked."""
     before = conditions()
-    sides: dict[bool, list[Measurement]] = {True: [], False: []}
-    with tempfile.TemporaryDirectory(prefix="pipeline-efficiency-") as scratch:
-        bench = Bench(Path(scratch), size)
-        for pair, is_ours in abba(size.pairs):
-            done = bench.pipeline(f"pipeline-{pair}") if is_ours else bench.bare(f"bare-{pair}")
-            assert done.tokens == bench.tokens, f"{done.tokens} tokens came, {bench.tokens} were asked for"
-            sides[is_ours].append(done)
-            print(_told("pipeline" if is_ours else "bare", pair, done), file=sys.stderr, flush=True)
-    return Result(before, _settings(bench, size), tuple(sides[True]), tuple(sides[False]))
+    sides: dict[str, list[Measurement]] = {ours: [], theirs: []}
+    for pair, is_ours in abba(size.pairs):
+        side = ours if is_ours else theirs
+        done = getattr(bench, side)(f"{ours.replace('_', '-')}-{pair}-{int(is_ours)}")
+        sides[side].append(done)
+        print(_told(side, pair, done), file=sys.stderr, flush=True)
+    return Result(before, _settings(bench, size), ours, theirs, tuple(sides[ours]), tuple(sides[theirs]))
+
+
+def measure(scratch: Path, size: Size) -> dict[str, Result]:
+    """The three comparisons, by name."""
+    spare, full = Bench(scratch / "spare", size, max(1, CORES - 1)), Bench(scratch / "full", size, CORES)
+    return {
+        "spare": compared(spare, size, "pipeline", "bare"),
+        "full": compared(full, size, "pipeline", "bare"),
+        "floor": compared(full, replace(size, pairs=max(1, size.pairs // 2)), "beside_ray", "bare"),
+    }
 
 
 def _settings(bench: Bench, size: Size) -> dict[str, Any]:
     sections = {name: getattr(bench.job, name).model_dump(mode="json") for name in ("model", "engine", "cluster")}
-    return {**asdict(size), "output_tokens": bench.tokens, "engines": ENGINES, **sections}
+    return {**asdict(size), "output_tokens": bench.tokens, "engines": bench.engines, **sections}
 
 
 def _told(side: str, pair: int, done: Measurement) -> str:
@@ -218,11 +253,15 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     arguments = parser.parse_args()
     asked = {name: value for name in ("pairs", "rows") if (value := getattr(arguments, name)) is not None}
-    result = measure(Size(**{**asdict(QUICK if arguments.quick else FULL), **asked}))
+    size = Size(**{**asdict(QUICK if arguments.quick else FULL), **asked})
+    with tempfile.TemporaryDirectory(prefix="pipeline-efficiency-") as scratch:
+        results = measure(Path(scratch), size)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    (arguments.results / "pipeline_efficiency.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
-    (arguments.results / "pipeline_efficiency.md").write_text(report(result))
-    print(report(result))
+    (arguments.results / "pipeline_efficiency.json").write_text(
+        json.dumps({name: result.to_json() for name, result in results.items()}, indent=1) + "\n"
+    )
+    (arguments.results / "pipeline_efficiency.md").write_text(report(results))
+    print(report(results))
 
 
 if __name__ == "__main__":

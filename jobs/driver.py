@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
@@ -22,6 +22,7 @@ from configs.job import Job
 from jobs.machine import fleet_for
 from jobs.progress import Progress
 from pipeline.actor import Assignment
+from pipeline.bystanders import yield_to_engines
 from pipeline.finalize import finalize
 from pipeline.fleet import Fleet
 from pipeline.footer import read_footers
@@ -140,7 +141,8 @@ def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease) -> State:
 
 def _generate(job: Job, view: RunView, attempt: Attempt, lease: Lease, progress: Progress) -> State | None:
     """Run the pending shards; None when they are all done, else the state of an early end."""
-    watch = Watch(view.store, attempt, lease, progress)
+    is_local = job.cluster.address == "local"
+    watch = Watch(view.store, attempt, lease, progress, yield_to_engines if is_local else None)
     with cluster(job, view) as fleet:
         assignment = _assignment(job, view, attempt.number, fleet)
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))
@@ -180,13 +182,22 @@ def root_cause(text: str) -> str:
 class Watch:
     """Beside the main thread: draws the progress line, beats the lease, and ends the run when it is asked to."""
 
-    def __init__(self, store: Store, attempt: Attempt, lease: Lease, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: Store,
+        attempt: Attempt,
+        lease: Lease,
+        progress: Progress,
+        on_first_engine: Callable[[], None] | None,
+    ) -> None:
+        """`on_first_engine`: called once an engine is up."""
         self._store = store
         self._attempt = attempt
         self._lease = lease
         self._progress = progress
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._on_first_engine = on_first_engine
         self.ended: State | None = None
 
     @contextlib.contextmanager
@@ -216,6 +227,9 @@ class Watch:
 
     def _look(self) -> None:
         pulse = read_pulse(self._store, self._attempt.number)
+        if pulse.engines and self._on_first_engine is not None:
+            self._on_first_engine()
+            self._on_first_engine = None
         with self._lock:
             self._progress.pulse(pulse)
             self._progress.draw()
@@ -280,7 +294,7 @@ def _assignment(job: Job, view: RunView, attempt: int, fleet: Fleet) -> Assignme
         attempt=attempt,
         threads=fleet.threads,
         shards_in_flight=fleet.shards_in_flight,
-        heartbeat_s=1.0 if local else 10.0,
+        heartbeat_s=2.0 if local else 10.0,
         fleet={"workers": fleet.workers, "shards_in_flight": fleet.shards_in_flight},
         job=job.model_dump_json(),
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
+from ray.data._internal.execution import streaming_executor_state
 
 from pipeline.actor import Assignment, EngineActor
 from pipeline.commit import Receipt
@@ -68,6 +69,8 @@ def _set_context() -> None:
     context.op_resource_reservation_enabled = False
     context.issue_detectors_config.detectors = []
     context.memory_usage_poll_interval_s = None
+    # Its loop wakes when a shard ends, and ten times a second without reason (2 ms each); Ray has no setting for this.
+    streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S = 1.0
     # Our own progress line speaks of samples and tokens.
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the driver tells what went wrong

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from workplace import Workplace
+from workplace import Workplace, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +24,6 @@ Rows = list[dict[str, Any]]
 
 def prompts(count: int, **columns: Any) -> Rows:
     return [{"id": f"row-{n:03d}", "prompt": f"Say something about the number {n}.", **columns} for n in range(count)]
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 def read_everywhere(data: Path) -> dict[str, list[str]]:
