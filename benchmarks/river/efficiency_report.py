@@ -64,7 +64,7 @@ def _conditions(results: Mapping[str, Result]) -> Iterator[str]:
     first = next(iter(results.values()))
     where, what = first.conditions, first.settings
     versions = where["versions"]
-    noise = max(each.other_cpu for result in results.values() for each in (*result.ours, *result.theirs))
+    noise = max(each.other_cpu for result in results.values() for each in result.theirs)
     yield "Measured by `benchmarks/pipeline_efficiency.py`, which says what each line means."
     yield ""
     yield f"- {where['date']}, commit {where['git_commit'] or 'unknown'}"
