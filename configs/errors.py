@@ -4,8 +4,10 @@
     ├── ConfigError          the job file (exit code 2)
     ├── UsageError           the command line (exit code 2)
     ├── SourceError          the input as a whole: missing, unreadable, clashing columns (exit code 2)
-    ├── StorageError         the store: credentials, bucket, permission, disk (exit code 2 before start, else 1)
+    ├── StorageError         the store: credentials, bucket, permission, disk (exit code 2 before the start, then 5)
     ├── RunConflict          the run exists and differs, or another driver holds it (exit code 2)
+    ├── RunFailed            the run gave up by itself; what is committed stays (exit code 1)
+    │   └── TooManyErrors    more rows fail than limits.max_error_rate allows (exit code 3)
     ├── RowError             one row; never stops a job (becomes an error row)
     └── EngineError          the engine as a whole; its actor is replaced
 
@@ -50,6 +52,16 @@ class RunConflict(DraftfleetError):
     """The run already exists and differs from the job, or another driver is working on it."""
 
     exit_code = 2
+
+
+class RunFailed(DraftfleetError):
+    """The run gave up by itself, on a limit of the job."""
+
+
+class TooManyErrors(RunFailed):
+    """More samples fail than the job allows; going on would waste money."""
+
+    exit_code = 3
 
 
 class RowError(DraftfleetError):

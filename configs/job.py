@@ -141,6 +141,9 @@ class Engine(Section):
     max_batched_tokens: int = Field(512, ge=16, description="tokens of one forward pass, drafts and prefill included")
     prefill_chunk_tokens: int = Field(256, ge=16, description="prompt tokens prefilled per round at most")
     threads: int | None = Field(None, ge=1, description="torch threads per engine; default 1 on CPU")
+    stall_timeout_s: float = Field(
+        300.0, gt=0, description="an engine that has work and runs no round for so long is replaced"
+    )
 
 
 class Cluster(Section):
@@ -190,6 +193,7 @@ class Limits(Section):
     """When a run stops by itself."""
 
     max_error_rate: float = Field(0.01, ge=0.0, le=1.0, description="share of samples that may fail")
+    max_engine_deaths: int = Field(50, ge=0, description="engines that may die under one driver before it gives up")
 
 
 class Job(Section):

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import ray
 from ray.exceptions import RayError
 
 from configs import errors
-from configs.errors import DraftfleetError, RunConflict
+from configs.errors import DraftfleetError, RunConflict, RunFailed, StorageError
 from configs.job import Job
+from jobs.attempt import Attempt
 from jobs.machine import fleet_for
 from jobs.progress import Progress
+from jobs.watch import Watch
 from pipeline.actor import Assignment
 from pipeline.bystanders import yield_to_engines
+from pipeline.error_rate import ErrorRate, refuse_hopeless
 from pipeline.finalize import finalize
 from pipeline.fleet import Fleet
 from pipeline.footer import read_footers
 from pipeline.forecast import Forecast
 from pipeline.graph import receipts
 from pipeline.joined_ray import join
-from pipeline.layout import REJECTED_KEY, STOP, ledger_key, plan_rejected
+from pipeline.layout import MANIFEST, REJECTED_KEY, STOP, plan_rejected
 from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, this_machine
 from pipeline.local_ray import start_local
-from pipeline.provenance import git_commit, versions
-from pipeline.pulse import read_pulse
+from pipeline.plan import PlannedShard
 from pipeline.run_state import RunView, State, open_run
 from pipeline.store.base import AlreadyExists, NotFound, Store
 from pipeline.usage import Usage
@@ -45,63 +43,20 @@ EXIT_CODES: dict[State, int] = {
     "cancelled": 4,
     "interrupted": 5,
 }
-LOOK_PERIOD_S = 1.0
-
 _EXCEPTION = re.compile(
     r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))(?:: (?P<message>.*))?$", re.MULTILINE
 )
 """A traceback's last line."""
 
 
-class Attempt:
-    """One driver's work on a run: its ledger entry, which only it writes."""
-
-    def __init__(self, store: Store, run: str, number: int) -> None:
-        self.number = number
-        self.started = time.time()
-        self._store = store
-        self._entry: dict[str, Any] = {
-            "kind": "driver",
-            "run": run,
-            "attempt": number,
-            "host": os.uname().nodename,
-            "pid": os.getpid(),
-            "git_commit": git_commit(),
-            "versions": versions(),
-            "started": self.started,
-            "state": "running",
-        }
-
-    @classmethod
-    def begin(cls, store: Store, run: str) -> Attempt:
-        """Claim the next attempt number."""
-        number = 1
-        while True:
-            attempt = cls(store, run, number)
-            try:
-                store.put_if_absent(attempt._key, attempt._body())
-                return attempt
-            except AlreadyExists:
-                number += 1
-
-    def note(self, **facts: Any) -> None:
-        """Add facts to the entry."""
-        self._entry |= facts
-        self._store.put(self._key, self._body())
-
-    @property
-    def _key(self) -> str:
-        return ledger_key(f"driver-{self.number}")
-
-    def _body(self) -> bytes:
-        return json.dumps({**self._entry, "updated": time.time()}).encode()
-
-
-def drive(job: Job, store: Store, run: str, takeover: bool = False) -> State:
+def drive(job: Job, store: Store, run: str, takeover: bool = False, retry_errors: bool = False) -> State:
     """Do what is missing of a planned run on Ray, with a progress line, and return the state that it is left in.
+
+    `retry_errors`: also try the failed samples of committed shards again.
 
     Raises:
         RunConflict: another driver holds the run.
+        RunFailed: it gave up: too many errors, or engine deaths.
         StorageError: the store failed for longer than its retries.
     """
     if reason := refusal(read_lease(store), takeover):
@@ -111,7 +66,13 @@ def drive(job: Job, store: Store, run: str, takeover: bool = False) -> State:
     state: State = "interrupted"  # whatever raises below, a resume can go on
     try:
         commit_rejected(open_run(store))
-        state = _drive(job, open_run(store), attempt, lease)
+        state = _drive(job, open_run(store), attempt, lease, retry_errors)
+    except RunFailed:
+        state = "failed"
+        raise
+    except StorageError as error:
+        error.exit_code = EXIT_CODES[state]  # not a wrong setting, which would have been told before: a resume may do
+        raise
     finally:
         with contextlib.suppress(RunConflict):  # taken over: the run is another driver's to describe
             lease.release(state)
@@ -126,31 +87,49 @@ def commit_rejected(view: RunView) -> None:
             view.store.put_if_absent(REJECTED_KEY, view.store.get(plan_rejected(view.plan.plan_hash)))
 
 
-def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease) -> State:
+def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease, retry_errors: bool) -> State:
     with contextlib.suppress(NotFound):
         view.store.delete(STOP)  # a stop that ended an earlier attempt is not for this one
-    if view.pending:
-        before = sum((footer.usage for footer in read_footers(view.store, view.data_keys)), Usage())
-        progress = Progress(view.plan.num_samples, Forecast(view.pending), before)
-        ended = _generate(job, view, attempt, lease, progress)
+    committed = list(read_footers(view.store, view.data_keys))
+    again = frozenset(footer.shard for footer in committed if retry_errors and footer.usage.samples_error)
+    shards = [shard for shard in view.plan.shards if shard.shard not in view.done or shard.shard in again]
+    if shards:
+        refuse_hopeless(view.plan.rejected, view.plan.num_samples, job.limits.max_error_rate)
+        with contextlib.suppress(NotFound):
+            view.store.delete(MANIFEST)
+        before = sum((footer.usage for footer in committed if footer.shard not in again), Usage())
+        progress = Progress(view.plan.num_samples, Forecast(shards), before)
+        ended = _generate(job, view, shards, attempt, lease, progress, retry_errors)
         if ended is not None:
             return ended
-    state: State = finalize(open_run(view.store))["state"]
+    state: State = finalize(open_run(view.store), job.limits.max_error_rate)["state"]
     return state
 
 
-def _generate(job: Job, view: RunView, attempt: Attempt, lease: Lease, progress: Progress) -> State | None:
-    """Run the pending shards; None when they are all done, else the state of an early end."""
+def _generate(
+    job: Job,
+    view: RunView,
+    shards: Sequence[PlannedShard],
+    attempt: Attempt,
+    lease: Lease,
+    progress: Progress,
+    retry_errors: bool,
+) -> State | None:
+    """Run these shards; None when they are all done, else the state of an early end."""
     is_local = job.cluster.address == "local"
     watch = Watch(view.store, attempt, lease, progress, yield_to_engines if is_local else None)
+    error_rate = ErrorRate(1.0 if retry_errors else job.limits.max_error_rate)
     with cluster(job, view) as fleet:
-        assignment = _assignment(job, view, attempt.number, fleet)
+        assignment = replace(_assignment(job, view, attempt.number, fleet), retry_errors=retry_errors)
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))
-        with watch.watching():
+        with watch.watching(fleet.workers + job.limits.max_engine_deaths):
             try:
-                for receipt in receipts(view.pending, assignment, fleet):
+                for receipt in receipts(shards, assignment, fleet):
                     watch.receipt(receipt)
+                    error_rate.add(samples=receipt.usage.samples, errors=receipt.usage.errors)
             except KeyboardInterrupt:
+                if watch.failure is not None:
+                    raise watch.failure from None
                 return watch.ended or "interrupted"
             except RayError as error:
                 raise told(error) from error
@@ -177,93 +156,6 @@ def root_cause(text: str) -> str:
     if ours:
         return str(ours[-1])
     return found[0][0] if found else text.strip()
-
-
-class Watch:
-    """Beside the main thread: draws the progress line, beats the lease, and ends the run when it is asked to."""
-
-    def __init__(
-        self,
-        store: Store,
-        attempt: Attempt,
-        lease: Lease,
-        progress: Progress,
-        on_first_engine: Callable[[], None] | None,
-    ) -> None:
-        """`on_first_engine`: called once an engine is up."""
-        self._store = store
-        self._attempt = attempt
-        self._lease = lease
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._on_first_engine = on_first_engine
-        self.ended: State | None = None
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        previous = signal.signal(signal.SIGTERM, _terminate)
-        thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-            signal.signal(signal.SIGTERM, previous)
-            with self._lock:
-                self._progress.draw(final=True)
-
-    def receipt(self, receipt: Any) -> None:
-        with self._lock:
-            self._progress.receipt(receipt)
-
-    def _watch(self) -> None:
-        while not self._over.wait(LOOK_PERIOD_S):
-            with contextlib.suppress(Exception):  # a store that stutters must not end a run that is generating
-                self._look()
-            if self._lease.is_due():
-                self._beat()
-
-    def _look(self) -> None:
-        pulse = read_pulse(self._store, self._attempt.number)
-        if pulse.engines and self._on_first_engine is not None:
-            self._on_first_engine()
-            self._on_first_engine = None
-        with self._lock:
-            self._progress.pulse(pulse)
-            self._progress.draw()
-
-    def _beat(self) -> None:
-        try:
-            with self._lock:
-                reading = self._progress.reading()
-            self._lease.heartbeat(
-                {"done": reading.done, "total": reading.total, "errors": reading.errors, "line": reading.text()}
-            )
-            if self._stop_requested():
-                self._end("cancelled")
-        except RunConflict:
-            self._end("interrupted")  # another driver took the run over
-        except Exception as error:
-            print(f"\nlease heartbeat failed, trying again: {error}", file=sys.stderr)
-
-    def _stop_requested(self) -> bool:
-        try:
-            self._store.head(STOP)
-        except NotFound:
-            return False
-        return True
-
-    def _end(self, state: State) -> None:
-        """Leave the main thread's wait on Ray; a real signal, because that wait is in C++ and watches for one."""
-        if not self._over.is_set():
-            self.ended = state
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

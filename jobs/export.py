@@ -10,7 +10,7 @@ import click
 from jobs.options import root_option, run_argument
 from jobs.run_folder import RunFolder, find_run
 from pipeline.export.dataset import ExportFormat, ExportOrder, export
-from pipeline.run_state import FINAL, open_run
+from pipeline.run_state import open_run
 
 
 @click.command()
@@ -45,7 +45,7 @@ def command(
     for path in written:
         click.echo(f"wrote {path}")
     view = open_run(folder.store)
-    if view.state not in FINAL:
+    if not view.is_complete:
         click.echo(
             f"{folder.run} is {view.state}: {view.samples_done:,}/{view.plan.num_samples:,} samples are done "
             "and exported; export again when the rest is"

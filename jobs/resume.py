@@ -17,12 +17,17 @@ from pipeline.run_state import open_run
 @root_option
 @set_option
 @takeover_option
+@click.option("--retry-errors", is_flag=True, help="Also try the samples again that failed in an engine.")
 @click.option("-n", "answers", type=click.IntRange(0), default=0, help="Answers to show at the end.")
-def command(run: str | None, root: str | None, overrides: tuple[str, ...], takeover: bool, answers: int) -> int:
+def command(
+    run: str | None, root: str | None, overrides: tuple[str, ...], takeover: bool, retry_errors: bool, answers: int
+) -> int:
     """Go on with RUN as it was planned; the job file is not needed.
 
-    --set may change how it runs (engine, cluster, sink.compression), not what it generates.
+    --set may change how it runs (engine, cluster, limits, sink.compression), not what it generates. --retry-errors
+    replaces failed samples only, and keeps what it replaces in _superseded/. Rows that were rejected while planning
+    are not among them: mend them in the source and start a new run.
     """
     folder = find_run(run, root)
     job = override_job(Job.model_validate(open_run(folder.store).plan.job), overrides)
-    return go_on(job, folder, answers, takeover)
+    return go_on(job, folder, answers, takeover, retry_errors)

@@ -19,7 +19,7 @@ from jobs.run_folder import RunFolder, choose_run
 from jobs.same_path import refuse_output_over_input
 from jobs.show import show
 from pipeline.plan import current_fingerprint
-from pipeline.run_state import FINAL, RunView, look, open_run
+from pipeline.run_state import RunView, look, open_run
 
 
 @click.command()
@@ -47,7 +47,7 @@ def command(
     return run(loaded, choose_run(loaded, key, new_run), answers, takeover)
 
 
-def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False) -> int:
+def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False, retry_errors: bool = False) -> int:
     """Bring a run as far as it goes, and return the exit code of the state that it is left in."""
     view = look(folder.store)
     if view is None:
@@ -58,10 +58,10 @@ def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False) -> in
         click.echo("\n".join([*problems(view.plan), *summary(view.plan)]))
     else:
         refuse_changed_job(job, folder, view)
-    if view.state not in FINAL:
+    if retry_errors or not view.is_complete:
         if view.done:
             click.echo(f"resuming {folder.run}, {view.samples_done:,}/{view.plan.num_samples:,} done")
-        drive(job, folder.store, folder.run, takeover)
+        drive(job, folder.store, folder.run, takeover, retry_errors)
         view = open_run(folder.store)
     show(folder.run, view, answers)
     return EXIT_CODES.get(view.state, 1)

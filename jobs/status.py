@@ -38,7 +38,7 @@ def headline(run: str, view: RunView) -> str:
         text += f" by {view.lease.owner}" if view.state == "running" else ""
     if view.state == "planned":
         text += f", start: draftfleet resume {shlex.quote(view.store.url)}"
-    if view.state in ("interrupted", "cancelled"):
+    if view.state in ("interrupted", "cancelled", "failed") and not view.is_complete:
         text += f", resume: draftfleet resume {shlex.quote(view.store.url)}"
     return text
 

@@ -13,31 +13,47 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from configs.errors import EngineError
+from configs.errors import EngineError, TooManyErrors
 from configs.fingerprint import execution_fingerprint
 from configs.job import DraftPolicy, Job, Sampling, Storage
 from pipeline.commit import Receipt, commit_shard
+from pipeline.error_rate import ErrorRate
 from pipeline.fault_points import FaultPoints
 from pipeline.footer import ShardFooter
-from pipeline.layout import attempt_key, data_key, ledger_key
+from pipeline.layout import data_key, ledger_key
 from pipeline.ledger import Ledger
 from pipeline.plan import Plan, PlannedShard, load_plan, read_shard
 from pipeline.provenance import git_commit, versions
+from pipeline.quarantine import Start, Step, next_step
+from pipeline.retry import CommittedShard, read_committed, replace_shard
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample, generate_shard
-from pipeline.store.base import AlreadyExists, Store
+from pipeline.starts import announce, read_starts
+from pipeline.store.base import Store
 from pipeline.store.open import open_store
 from pipeline.usage import Usage
+from pipeline.watchdog import Watchdog
 from workers.contract import Engine, EngineInfo, Request
 
+LOOK_PERIOD_S = 1.0
+"""Of the watchdog."""
 RECEIPT_SCHEMA = pa.schema(
-    [("shard", pa.int32()), ("status", pa.string()), ("usage", pa.string()), ("rows", pa.int64())]
+    [
+        ("shard", pa.int32()),
+        ("status", pa.string()),
+        ("usage", pa.string()),
+        ("rows", pa.int64()),
+        (
+            "failure",
+            pa.string(),
+        ),  # why the run has to end; Ray would carry an exception only as the text of a traceback
+    ]
 )
 
 
@@ -57,6 +73,8 @@ class Assignment:
     """What the driver decided: workers, shards in flight."""
     job: str
     """The job as JSON: operational settings may differ from the plan's on a resume."""
+    retry_errors: bool = False
+    """Try the failed samples of committed shards again."""
 
 
 class EngineActor:
@@ -83,68 +101,119 @@ class EngineActor:
             threads=assignment.threads,
         )
         self._beat: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Lock()
         self._room = asyncio.Semaphore(assignment.shards_in_flight)
+        self._emptying = asyncio.Lock()
+        # Of samples that failed once, many may fail again; that is no reason to stop.
+        self._errors = ErrorRate(1.0 if assignment.retry_errors else self._job.limits.max_error_rate)
+        self._watchdog = Watchdog(self._job.engine.stall_timeout_s)
 
     async def __call__(self, block: pa.Table) -> pa.Table:
         await self._warm_up_once()
+        shard = self._plan.shard(block.column("shard")[0].as_py())
         try:
-            receipt = await self._work(self._plan.shard(block.column("shard")[0].as_py()))
+            receipt = await self._work(shard)
+        except TooManyErrors as error:
+            return pa.table([[shard.shard], [None], [None], [None], [str(error)]], schema=RECEIPT_SCHEMA)
         except EngineError as error:
             # Ray would keep calling a broken engine for ever; a dead actor it replaces. (ray-project/ray#59522)
             await asyncio.to_thread(self._put_ledger, str(error))
             os._exit(1)
         return pa.table(
-            [[receipt.shard], [receipt.status], [json.dumps(receipt.usage.to_json())], [receipt.rows]],
+            [[receipt.shard], [receipt.status], [json.dumps(receipt.usage.to_json())], [receipt.rows], [None]],
             schema=RECEIPT_SCHEMA,
         )
 
     async def _work(self, shard: PlannedShard) -> Receipt:
         rows = await asyncio.to_thread(self._read, shard)
-        async with self._room:
-            started = time.time()
-            shard_attempt = await asyncio.to_thread(self._announce, shard.shard)
-            samples = await self._generate(rows)
+        old = await asyncio.to_thread(self._committed, shard)
+        is_probe = True
+        while is_probe:
+            starts = await asyncio.to_thread(self._starts, shard.shard)
+            step = next_step(starts, rows.num_rows, self._assignment.attempt, self._incarnation)
+            is_probe = step.is_probe
+            async with self._turn(step.alone):
+                started = time.time()
+                shard_attempt = await asyncio.to_thread(self._announce, shard.shard, step)
+                samples = await self._generate(rows, step, None if old is None else old.failed)
+            if is_probe:
+                self._ledger.shard_committed(0)
+        footer = self._footer(shard, rows, samples, shard_attempt, started)
+        return await self._finish(rows, samples, footer, old)
+
+    async def _finish(
+        self, rows: pa.Table, samples: list[Sample], footer: ShardFooter, old: CommittedShard | None
+    ) -> Receipt:
         committed_ns = 0
         try:
-            receipt = await asyncio.to_thread(self._commit, shard, rows, samples, shard_attempt, started)
+            receipt = await asyncio.to_thread(self._commit, rows, samples, footer, old)
             if receipt.status == "committed":
-                committed_ns = receipt.usage.engine_ns_ok + receipt.usage.engine_ns_error
+                committed_ns = footer.usage.engine_ns_ok + footer.usage.engine_ns_error
         finally:
             self._ledger.shard_committed(committed_ns)
-        self._faults.reach("before_receipt", data_key(shard.task, shard.shard))
+        self._faults.reach("before_receipt", data_key(footer.task, footer.shard))
         return receipt
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, alone: bool) -> AsyncIterator[None]:
+        """Wait for room in the engine; with `alone`, for all of it."""
+        taken = 0
+        async with self._emptying if alone else contextlib.nullcontext():  # two that wait for all would wait for ever
+            try:
+                for _ in range(self._assignment.shards_in_flight if alone else 1):
+                    await self._room.acquire()
+                    taken += 1
+                yield
+            finally:
+                for _ in range(taken):
+                    self._room.release()
 
     def _read(self, shard: PlannedShard) -> pa.Table:
         rows = read_shard(self._store, self._plan.plan_hash, shard)
         assert rows.num_rows == shard.num_rows, f"shard {shard.shard}: {rows.num_rows} rows, planned {shard.num_rows}"
         return rows
 
-    async def _generate(self, rows: pa.Table) -> list[Sample]:
+    def _committed(self, shard: PlannedShard) -> CommittedShard | None:
+        return read_committed(self._store, shard.task, shard.shard) if self._assignment.retry_errors else None
+
+    async def _generate(self, rows: pa.Table, step: Step, only: frozenset[str] | None) -> list[Sample]:
         self._ledger.shard_started()
         try:
-            return await generate_shard(self._engine, self._job, rows)
+            return await generate_shard(self._engine, self._job, rows, step, self._errors, only)
         finally:
             self._account()
             self._ledger.shard_generated()
 
-    def _announce(self, shard: int) -> int:
-        """Put the marker that this shard is being started, and say which start it is."""
-        number = 1 + sum(1 for _ in self._store.list(f"{attempt_key(shard, 0).rpartition('/')[0]}/"))
-        body = json.dumps({"incarnation": self._incarnation, "started": time.time()}).encode()
-        while True:
-            try:
-                self._store.put_if_absent(attempt_key(shard, number), body)
-                return number
-            except AlreadyExists:
-                number += 1
+    def _starts(self, shard: int) -> list[Start]:
+        # Whoever has failed samples tried again has changed something: what earlier drivers saw is not for this one.
+        attempt = self._assignment.attempt
+        starts = read_starts(self._store, shard)
+        return [start for start in starts if start.attempt == attempt or not self._assignment.retry_errors]
+
+    def _announce(self, shard: int, step: Step) -> int:
+        rows = None if not step.is_probe and not step.killers else step.rows
+        start = Start(self._assignment.attempt, self._incarnation, time.time(), step.alone, rows)
+        return announce(self._store, shard, start)
 
     def _commit(
-        self, shard: PlannedShard, rows: pa.Table, samples: list[Sample], shard_attempt: int, started: float
+        self, rows: pa.Table, samples: list[Sample], footer: ShardFooter, old: CommittedShard | None
     ) -> Receipt:
+        sink = self._job.sink
+        ok = output_table(rows, samples, sink.columns, sink.token_ids, lossy=False)
+        errors = error_table(rows, samples, self._assignment.attempt)
+        if old is None:
+            return commit_shard(self._store, footer, ok, errors, sink.compression, self._faults)
+        footer = replace(footer, usage=old.usage_with(footer.usage))
+        ok = old.rows_with(ok, rows.column("_id").to_pylist())
+        return replace_shard(self._store, old, footer, ok, errors, sink.compression, self._faults)
+
+    def _footer(
+        self, shard: PlannedShard, rows: pa.Table, samples: list[Sample], shard_attempt: int, started: float
+    ) -> ShardFooter:
         job, info = self._job, self._engine.info()
-        footer = ShardFooter(
+        return ShardFooter(
             run=self._assignment.run,
             attempt=self._assignment.attempt,
             incarnation=self._incarnation,
@@ -165,14 +234,6 @@ class EngineActor:
             finished=time.time(),
             shard_attempt=shard_attempt,
         )
-        return commit_shard(
-            self._store,
-            footer,
-            output_table(rows, samples, job.sink.columns, job.sink.token_ids, lossy=False),
-            error_table(rows, samples, self._assignment.attempt),
-            job.sink.compression,
-            self._faults,
-        )
 
     def _host(self, info: EngineInfo) -> dict[str, object]:
         """Where and by what this shard was generated, as far as the job does not say."""
@@ -190,8 +251,9 @@ class EngineActor:
             self._loop = asyncio.get_running_loop()
             # Plain arguments, not self: the task must not keep the actor alive past its last handle.
             self._beat = asyncio.create_task(
-                _heartbeat(self._engine, self._ledger, self._store, self._incarnation, self._assignment.heartbeat_s)
+                _heartbeat(self._ledger, self._store, self._incarnation, self._assignment.heartbeat_s)
             )
+            self._watch = asyncio.create_task(_watch(self._engine, self._ledger, self._watchdog))
 
     def _account(self) -> None:
         self._ledger.rounds(self._engine.drain_rounds())
@@ -203,6 +265,7 @@ class EngineActor:
         """Ray Data drops the actor when no shard is left: close the engine and write the last account."""
         if self.__dict__.get("_loop") is None or self._loop is None:
             return
+        self._watchdog.stop()
         self._account()
         self._ledger.enter("teardown")
         with contextlib.suppress(Exception):  # the process ends next; a lost last heartbeat is allowed
@@ -237,9 +300,16 @@ async def _warm_up(engine: Engine) -> None:
         pass
 
 
-async def _heartbeat(engine: Engine, ledger: Ledger, store: Store, incarnation: str, period_s: float) -> None:
+async def _watch(engine: Engine, ledger: Ledger, watchdog: Watchdog) -> None:
+    """Apart from the heartbeat, which a slow store may hold up."""
     while True:
         ledger.rounds(engine.drain_rounds())
+        watchdog.look(ledger.work.rounds, ledger.is_generating)
+        await asyncio.sleep(LOOK_PERIOD_S)
+
+
+async def _heartbeat(ledger: Ledger, store: Store, incarnation: str, period_s: float) -> None:
+    while True:
         with contextlib.suppress(Exception):  # the account is late, not lost: the next beat writes all of it
             await asyncio.to_thread(_put_snapshot, ledger, store, incarnation)
         await asyncio.sleep(period_s)

@@ -20,8 +20,10 @@ def outcome(usage: Usage, max_error_rate: float) -> State:
     return "failed" if usage.samples_error > max_error_rate * usage.samples else "completed_with_errors"
 
 
-def finalize(view: RunView) -> dict[str, Any]:
+def finalize(view: RunView, max_error_rate: float) -> dict[str, Any]:
     """Write `_manifest.json` and remove error objects that no footer names. Safe to repeat.
+
+    `max_error_rate` decides which state the errors make of the run.
 
     Returns:
         the manifest.
@@ -33,7 +35,7 @@ def finalize(view: RunView) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "run": view.plan.run,
         "workload": view.plan.job["workload"],
-        "state": outcome(usage, view.plan.job["limits"]["max_error_rate"]),
+        "state": outcome(usage, max_error_rate),
         "plan": view.plan.plan_hash,
         "semantic_fingerprint": view.plan.fingerprint_hash,
         "finished": time.time(),

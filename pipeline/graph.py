@@ -15,6 +15,7 @@ import ray
 from ray.data import ActorPoolStrategy, DataContext
 from ray.data._internal.execution import streaming_executor_state
 
+from configs.errors import TooManyErrors
 from pipeline.actor import Assignment, EngineActor
 from pipeline.commit import Receipt
 from pipeline.fleet import Fleet
@@ -23,7 +24,11 @@ from pipeline.usage import Usage
 
 
 def receipts(shards: Sequence[PlannedShard], assignment: Assignment, fleet: Fleet) -> Iterator[Receipt]:
-    """Run the shards on the connected Ray cluster; yields in order of completion."""
+    """Run the shards on the connected Ray cluster; yields in order of completion.
+
+    Raises:
+        TooManyErrors: an engine gave up.
+    """
     _set_context()
     numbers = [{"shard": shard.shard} for shard in in_order(shards)]
     dataset = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map_batches(
@@ -44,6 +49,8 @@ def receipts(shards: Sequence[PlannedShard], assignment: Assignment, fleet: Flee
     )
     for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for row in batch.to_pylist():
+            if row["failure"] is not None:
+                raise TooManyErrors(row["failure"])
             usage = Usage.from_json(json.loads(row["usage"]))
             yield Receipt(shard=row["shard"], status=row["status"], usage=usage, rows=row["rows"])
 

@@ -8,6 +8,7 @@
     _plan/<hash>/part-00000.parquet input rows, one row group per shard
     _plan/<hash>/rejected.parquet   rows that failed while planning, as error rows
     _attempts/<shard>/<n>.json      put before a shard starts
+    _superseded/<kind>/<file>       what `resume --retry-errors` replaced
     _ledger/<incarnation>.json      an engine's life, overwritten as it goes
     _ledger/driver-<attempt>.json   one driver's work on the run
     _lease.json                     who is driving, with a heartbeat
@@ -49,6 +50,12 @@ def errors_key(task: str, shard: int, writer: str) -> str:
     return f"{ERRORS_DIR}{task}-{shard:06d}-{writer}.parquet"
 
 
+def superseded_key(key: str, writer: str) -> str:
+    """Where an object of `data/` or `errors/` is kept: `_superseded/data/code-000012-<who wrote it>.parquet`"""
+    stem = key.removesuffix(".parquet").removesuffix(f"-{writer}")
+    return f"_superseded/{stem}-{writer}.parquet"
+
+
 def shard_number(key: str) -> int | None:
     """The shard of a key in `data/`, or None if it is not one of ours."""
     found = _SHARD_FILE.match(key.removeprefix(DATA_DIR))
@@ -67,8 +74,12 @@ def plan_json(plan_hash: str) -> str:
     return f"{plan_dir(plan_hash)}plan.json"
 
 
+def attempts_dir(shard: int) -> str:
+    return f"{ATTEMPTS_DIR}{shard:06d}/"
+
+
 def attempt_key(shard: int, number: int) -> str:
-    return f"{ATTEMPTS_DIR}{shard:06d}/{number}.json"
+    return f"{attempts_dir(shard)}{number}.json"
 
 
 def plan_rejected(plan_hash: str) -> str:

@@ -79,6 +79,10 @@ class Ledger:
         self._busy = 0
         self.work = Work()
 
+    @property
+    def is_generating(self) -> bool:
+        return self._generating > 0
+
     def enter(self, part: Part) -> None:
         """The engine's life goes on in another part."""
         with self._lock:

@@ -6,7 +6,7 @@
     cancelled                somebody called `draftfleet stop`
     completed                every sample is ok
     completed_with_errors    all done, some failed, not more than limits.max_error_rate
-    failed                   all done, more failed than that; or the driver gave up
+    failed                   more failed than that, or too many engines died; some shards may be missing
 
 `interrupted` is inferred: nobody can write that it was killed.
 """
@@ -24,7 +24,6 @@ from pipeline.plan import Plan, PlannedShard, load_plan
 from pipeline.store.base import NotFound, Store
 
 State = Literal["planned", "running", "interrupted", "cancelled", "completed", "completed_with_errors", "failed"]
-FINAL: frozenset[State] = frozenset({"completed", "completed_with_errors", "failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,11 @@ class RunView:
     """Committed shards."""
     lease: LeaseView | None
     manifest: dict[str, Any] | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing is missing, whatever the state."""
+        return self.manifest is not None
 
     @property
     def state(self) -> State:

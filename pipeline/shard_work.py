@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,17 @@ import pyarrow as pa
 
 from configs.errors import RowError
 from configs.job import DraftPolicy, Job, Sampling, Task
+from pipeline.error_rate import ErrorRate
+from pipeline.quarantine import KILLS, Step
 from pipeline.usage import Usage
 from workers.contract import Engine, Finished, Request
+
+KILLER = RowError(
+    "engine_killed",
+    f"the engine died {KILLS} times with this row in it, at last with nothing else; look for the cause in Ray's "
+    "worker logs (out of memory, a crash in native code, no round for engine.stall_timeout_s)",
+    stage="generate",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,11 @@ class Sample:
     result: Finished | RowError
 
     @property
+    def complaint(self) -> str:
+        """What went wrong, with the sample's name; empty if nothing did."""
+        return f"{self.request.request_id}: {self.result.message}" if isinstance(self.result, RowError) else ""
+
+    @property
     def usage(self) -> Usage:
         if isinstance(self.result, RowError):
             return Usage.of_error(self.result.code, self.result.engine_ns)
@@ -31,15 +45,37 @@ class Sample:
         return Usage.of_sample(self.result, prompt_tokens=len(self.request.prompt_token_ids) if first else 0)
 
 
-async def generate_shard(engine: Engine, job: Job, rows: pa.Table) -> list[Sample]:
+async def generate_shard(
+    engine: Engine,
+    job: Job,
+    rows: pa.Table,
+    step: Step | None = None,
+    errors: ErrorRate | None = None,
+    only: Collection[str] | None = None,
+) -> list[Sample]:
     """Every sample of every row, in (row, sample) order.
 
-    All samples are handed to the engine at once; its own window bounds what it holds.
+    All samples are handed to the engine at once; its own window bounds what it holds. `step`: run only its rows; those
+    of its killers are errors without any work. `errors`: counts the samples. `only`: ids of those that are wanted.
 
     Raises:
         EngineError: the engine is broken; nothing of the shard may be committed.
+        TooManyErrors: `errors` says so; likewise.
     """
-    tasks = [asyncio.ensure_future(_generate(engine, row, request)) for row, request in requests(job, rows)]
+    step = step or Step(tuple(range(rows.num_rows)))
+
+    async def one(row: int, request: Request) -> Sample:
+        sample = Sample(row, request, KILLER) if row in step.killers else await _generate(engine, row, request)
+        if errors is not None:
+            errors.add(samples=1, errors=sample.usage.errors, example=sample.complaint)
+        return sample
+
+    wanted = step.killers.union(step.rows)
+    tasks = [
+        asyncio.ensure_future(one(row, request))
+        for row, request in requests(job, rows)
+        if row in wanted and (only is None or request.request_id in only)
+    ]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:

@@ -1,0 +1,315 @@
+"""Runs that are killed again and again: what is lost, what is doubled, and what each kill costs.
+
+    python benchmarks/soak.py               about 200 kills, most of an hour on two cores
+    python benchmarks/soak.py --kills 2     two kills of each kind, to see that everything works
+
+`draftfleet run` over a tiny model, 240 rows with two samples each at temperature 1, two engines, on the local disk and
+on an S3 server started here. Kills come at random moments (`--seed`), one kind at a time:
+
+    actor     SIGKILL to one engine's process; Ray starts another
+    driver    SIGKILL to the driver; `draftfleet run` is called again, as a person or Kubernetes would
+    both      an engine, and the driver a moment later
+    store     the S3 server is stopped for some seconds; a driver that gives up meanwhile is called again
+
+A run that completes is followed by a new one until there were enough kills. All along, the dataset is read: every file
+must be whole, by its footer, and no sample there twice. At the end of each run every sample must be there with the text
+of an undisturbed run. Any deviation ends the program with an error, so that a table at the end means: none.
+
+    lost starts     shards that had been given to an engine and were given again, per kill; at most those in flight
+    redone s        engine seconds (busy) that no committed shard claims, per kill; up to a heartbeat (2 s) is not seen
+    wall s          from the start of the first run to the end of the last, undisturbed time taken off, per kill
+
+Results go to `benchmarks/results/soak.{json,md}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import yaml
+from conditions import conditions
+from river.tiny_model import save_tiny_model
+
+from configs.errors import StorageError
+from configs.job import Storage
+from pipeline.footer import read_footers
+from pipeline.layout import DATA_DIR
+from pipeline.plan import load_plan
+from pipeline.pulse import engine_snapshots
+from pipeline.starts import read_starts
+from pipeline.store.base import Store
+from pipeline.store.open import open_store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import s3_server
+
+RESULTS = Path(__file__).parent / "results"
+ROWS, SAMPLES, ENGINES, IN_FLIGHT = 240, 2, 2, 3
+KINDS = {"disk": ("actor", "driver", "both"), "s3": ("actor", "driver", "both", "store")}
+RUN_TIMEOUT_S = 600.0
+
+
+@dataclass
+class Cell:
+    """One kind of kill on one kind of store."""
+
+    store: str
+    kind: str
+    kills: int = 0
+    runs: int = 0
+    drivers: int = 0
+    lost_starts: int = 0
+    redone_s: float = 0.0
+    wall_s: float = 0.0
+    readings: int = 0
+    """How often the dataset was read while it grew."""
+    worst_lost: list[float] = field(default_factory=list)
+    """Lost starts per kill, by run."""
+
+
+class Server:
+    """An S3 server that can be taken away and comes back at the same address with the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self._process, self.server = s3_server.start(folder)
+        self._command: list[str] = list(self._process.args)  # type: ignore[arg-type]
+        s3_server.create_bucket(self.server)
+        os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = (
+            self.server.access_key,
+            self.server.secret_key,
+        )
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(
+            endpoint_url=self.server.endpoint_url, region=self.server.region, addressing_style="path", max_attempts=4
+        )
+
+    def stop(self) -> None:
+        s3_server.stop(self._process)
+
+    def start(self) -> None:
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+        if not s3_server.is_healthy(self.server, self._process):
+            raise SystemExit("the S3 server did not come back")
+
+
+class Soak:
+    """One folder with a job, and the run that nothing disturbed."""
+
+    def __init__(self, folder: Path, server: Server, seed: int) -> None:
+        self._folder = folder
+        self._server = server
+        self._draw = random.Random(seed)
+        self._model = save_tiny_model(folder / "model")
+        rows = ({"id": f"row-{number}", "prompt": f"Tell about {number}."} for number in range(ROWS))
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        started = time.monotonic()
+        self._reference = self._texts(self._undisturbed())
+        self.undisturbed_s = time.monotonic() - started
+
+    def play(self, store: str, kind: str, kills: int) -> Cell:
+        """Run after run until there were so many kills."""
+        cell, started = Cell(store, kind), time.monotonic()
+        while cell.kills < kills:
+            cell.runs += 1
+            self._run(cell, kills)
+            print(asdict(cell), file=sys.stderr, flush=True)
+        cell.wall_s = time.monotonic() - started - cell.runs * self.undisturbed_s
+        return cell
+
+    def _run(self, cell: Cell, kills: int) -> None:
+        """One run to its end, killed on the way; then everything that was promised is checked."""
+        key, before = f"{cell.store}-{cell.kind}-{cell.runs}", cell.kills
+        store = self._store(cell.store, key)
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        done = False
+        while not done:
+            driver = self._start(cell.store, key)
+            cell.drivers += 1
+            while driver.poll() is None:
+                if time.monotonic() > deadline:
+                    driver.kill()
+                    raise SystemExit(f"{key} did not end in {RUN_TIMEOUT_S:.0f} s")
+                self._pause(driver, store, cell)
+                if cell.kills < kills and driver.poll() is None:
+                    cell.kills += self._kill(cell.kind, driver)
+            done = driver.returncode == 0
+        assert self._texts(store) == self._reference, f"{key}: texts differ from the undisturbed run's"
+        self._account(store, cell, cell.kills - before)
+
+    def _account(self, store: Store, cell: Cell, kills: int) -> None:
+        plan = load_plan(store)
+        assert plan is not None
+        starts = [read_starts(store, shard.shard) for shard in plan.shards]
+        lost = sum(one.incarnation != other.incarnation for each in starts for one, other in pairwise(each))
+        keys = [stat.key for stat in store.list(DATA_DIR)]
+        claimed = sum(footer.usage.engine_ns_ok + footer.usage.engine_ns_error for footer in read_footers(store, keys))
+        busy = sum(snapshot["seconds_ns"]["busy"] for snapshot in engine_snapshots(store))
+        in_flight = IN_FLIGHT * (1 if cell.kind == "actor" else ENGINES)
+        # A store that comes back late may cost a driver besides the kill itself.
+        allowed = in_flight * max(kills, 2 * kills if cell.kind in ("both", "store") else kills)
+        assert lost <= allowed, f"{lost} starts lost in {kills} kills"
+        cell.lost_starts += lost
+        cell.redone_s += (busy - claimed) / 1e9
+        if kills:
+            cell.worst_lost.append(lost / kills)
+
+    def _pause(self, driver: subprocess.Popen[str], store: Store, cell: Cell) -> None:
+        """Let the driver work for a while once it has engines, and read what there is meanwhile."""
+        until = time.monotonic() + self._draw.uniform(0.2, 4.0)
+        while driver.poll() is None and (time.monotonic() < until or not engines(driver.pid)):
+            with contextlib.suppress(StorageError):
+                check(store)
+                cell.readings += 1
+            time.sleep(0.2)
+
+    def _kill(self, kind: str, driver: subprocess.Popen[str]) -> int:
+        if kind == "store":
+            self._server.stop()
+            time.sleep(self._draw.uniform(0.5, 8.0))
+            self._server.start()
+            return 1
+        victims = engines(driver.pid)
+        if kind in ("actor", "both"):
+            if not victims:
+                return 0
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._draw.choice(victims).kill()
+        if kind == "both":
+            time.sleep(self._draw.uniform(0.0, 1.0))
+        if kind in ("driver", "both"):
+            family = psutil.Process(driver.pid).children(recursive=True)
+            driver.kill()
+            driver.wait()
+            psutil.wait_procs(family, timeout=30)
+        return 1
+
+    def _undisturbed(self) -> Store:
+        driver = self._start("disk", "reference")
+        _, err = driver.communicate()
+        assert driver.returncode == 0, err
+        return self._store("disk", "reference")
+
+    def _start(self, store: str, key: str) -> subprocess.Popen[str]:
+        job: dict[str, Any] = {
+            "workload": "soak",
+            "source": {"path": "rows.jsonl"},
+            "tasks": {
+                "default": {"sampling": {"max_tokens": 40, "temperature": 1.0, "n": SAMPLES, "ignore_eos": True}}
+            },
+            "model": {"path": str(self._model), "dtype": "float64"},
+            "engine": {"device": "cpu", "threads": 1, "max_num_seqs": 8},
+            "cluster": {"workers": ENGINES, "shards_in_flight": IN_FLIGHT},
+            "shard": {"max_rows": 6},
+            "sink": {"path": self._root(store)},
+            "limits": {"max_engine_deaths": 1000},
+        }
+        if store == "s3":
+            job["storage"] = self._server.storage.model_dump(mode="json", exclude_none=True)
+        path = self._folder / f"{store}.yaml"
+        path.write_text(yaml.safe_dump(job), encoding="utf-8")
+        command = [sys.executable, "-m", "jobs", "run", str(path), "--run", key]
+        log = (self._folder / "drivers.log").open("a", encoding="utf-8")
+        return subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, text=True)
+
+    def _root(self, store: str) -> str:
+        return str(self._folder / "output") if store == "disk" else f"s3://{self._server.server.bucket}/soak"
+
+    def _store(self, store: str, key: str) -> Store:
+        return open_store(f"{self._root(store)}/soak-{key}", self._server.storage if store == "s3" else Storage())
+
+    def _texts(self, store: Store) -> dict[str, str]:
+        texts = check(store)
+        assert len(texts) == ROWS * SAMPLES, f"{len(texts)} of {ROWS * SAMPLES} samples are there"
+        return texts
+
+
+def engines(driver: int) -> list[psutil.Process]:
+    """The engine processes of a driver that have begun to live."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(driver).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "EngineActor" in " ".join(process.cmdline()):
+                    found.append(process)
+    return found
+
+
+def check(store: Store) -> dict[str, str]:
+    """Read the dataset as a stranger would: `row_id` -> text. Each file must be whole, and no sample there twice."""
+    texts: dict[str, str] = {}
+    keys = [stat.key for stat in store.list(DATA_DIR)]
+    for key, footer in zip(keys, read_footers(store, keys), strict=True):
+        rows = pq.read_table(io.BytesIO(store.get(key)), columns=["row_id", "text"]).to_pylist()
+        assert len(rows) == footer.usage.samples_ok == footer.num_rows * SAMPLES, f"{key} is not whole"
+        for row in rows:
+            assert row["row_id"] not in texts, f"{row['row_id']} is there twice"
+            texts[row["row_id"]] = row["text"]
+    return texts
+
+
+def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[Cell]) -> str:
+    """Markdown."""
+    lines = [
+        "# Runs that are killed again and again",
+        "",
+        "Measured by `benchmarks/soak.py`, which says what each column means. No sample was lost or doubled, no reader",
+        "saw part of a shard, and every run ended with the texts of an undisturbed one.",
+        "",
+        f"- {where['date']}, commit {where['git_commit'] or 'unknown'}, seed {seed}",
+        f"- {where['cores']} cores of {where['cpu_model']}, {where['memory_gib']} GiB; {where['system']}",
+        f"- {sum(cell.kills for cell in cells)} kills; an undisturbed run takes {undisturbed_s:.0f} s",
+        "",
+        "| store | killed | kills | runs | drivers | lost starts per kill, worst run | redone s | wall s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for cell in cells:
+        lost = f"{cell.lost_starts / cell.kills:.1f}, {max(cell.worst_lost, default=0.0):.1f}"
+        times = f"{cell.redone_s / cell.kills:.2f} | {cell.wall_s / cell.kills:.1f}"
+        lines.append(f"| {cell.store} | {cell.kind} | {cell.kills} | {cell.runs} | {cell.drivers} | {lost} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=29, help="of each kind on each store")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
+    arguments = parser.parse_args()
+    where = conditions()
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        folder = Path(scratch)
+        server = Server(folder / "s3")
+        try:
+            soak = Soak(folder, server, arguments.seed)
+            cells = [soak.play(store, kind, arguments.kills) for store, kinds in KINDS.items() for kind in kinds]
+        finally:
+            server.stop()
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    found = {"conditions": where, "seed": arguments.seed, "cells": [asdict(cell) for cell in cells]}
+    (arguments.results / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
+    (arguments.results / "soak.md").write_text(report(where, arguments.seed, soak.undisturbed_s, cells))
+    print(report(where, arguments.seed, soak.undisturbed_s, cells))
+
+
+if __name__ == "__main__":
+    main()
