@@ -17,6 +17,7 @@ from jobs.options import job_argument, set_option
 from jobs.progress import duration
 from jobs.run_folder import RunFolder, choose_run
 from jobs.same_path import refuse_output_over_input
+from pipeline.error_rate import refuse_hopeless
 from pipeline.plan import Plan, PlanProgress, make_plan
 from workers.models import resolve
 
@@ -34,7 +35,10 @@ DRAW_PERIOD_S = 0.5
 def command(
     job: str, overrides: tuple[str, ...], dry_run: bool, key: str | None, new_run: bool, limit: int | None
 ) -> int:
-    """Check every row of JOB, report each problem with its file and line, and write the plan that `run` will follow."""
+    """Check every row of JOB, report each problem with its file and line, and write the plan that `run` will follow.
+
+    Exits with 3 if more rows cannot be used than limits.max_error_rate allows: `run` would refuse to start.
+    """
     loaded = load_job(Path(job), overrides)
     refuse_output_over_input(loaded)
     folder = None if dry_run else choose_run(loaded, key, new_run)
@@ -44,6 +48,7 @@ def command(
         click.echo("dry run: nothing was written")
     else:
         click.echo(f"planned {folder.run} in {folder.store.url}; generate with: draftfleet run {job}")
+    refuse_hopeless(plan.rejected, plan.num_samples, loaded.limits.max_error_rate)
     return 0
 
 

@@ -12,8 +12,9 @@ from jobs.progress import duration
 from jobs.run_folder import find_run
 from pipeline.finalize import rejected_usage
 from pipeline.footer import read_footers
-from pipeline.pulse import read_pulse
+from pipeline.pulse import engine_snapshots, read_pulse
 from pipeline.run_state import RunView, open_run
+from pipeline.store.base import Store
 from pipeline.usage import Usage
 
 
@@ -55,7 +56,19 @@ def details(view: RunView) -> list[str]:
         pulse = read_pulse(view.store, view.lease.owner.attempt)
         lines.append(f"{pulse.engines} engines, last heard {max(0.0, time.time() - pulse.updated):.0f} s ago")
         lines.append(str(view.lease.progress.get("line", "starting")))
+    else:
+        lines += unclaimed(view.store, usage)
     return [*lines, view.store.url]
+
+
+def unclaimed(store: Store, usage: Usage) -> list[str]:
+    """Work that kills and early ends cost: rounds that no committed shard claims."""
+    snapshots = engine_snapshots(store)
+    busy_ns = sum(snapshot["seconds_ns"]["busy"] for snapshot in snapshots)
+    lost_s = (busy_ns - usage.engine_ns_ok - usage.engine_ns_error) / 1e9
+    if lost_s < 0.05:
+        return []
+    return [f"{lost_s:,.1f} s of engine time, by {len(snapshots):,} engines, are in no committed shard"]
 
 
 def counters(usage: Usage) -> list[str]:

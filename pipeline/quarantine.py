@@ -14,7 +14,6 @@ its driver proves nothing and is passed over.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -22,8 +21,8 @@ from typing import Any
 
 SHARED_DEATHS = 2
 """So often a shard may lose its engine in company before it has to run alone."""
-KILLS = 3
-"""So often a row must have been there when the engine died; a single death may be bad luck."""
+KILLS = SHARED_DEATHS + 1
+"""So often, at least, a row was there when the engine died before it is convicted: a single death may be bad luck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +66,18 @@ def next_step(starts: Sequence[Start], num_rows: int, attempt: int, incarnation:
     everything = tuple(range(num_rows))
     suspects: tuple[int, ...] = ()
     killers: set[int] = set()
-    kills: Counter[int] = Counter()
     deaths_together = deaths_alone = 0
     for start, survived in _ended(starts, attempt, incarnation):
         rows = everything if start.rows is None else start.rows
         if survived:
             suspects = tuple(row for row in suspects if row not in rows) if start.alone else suspects
             continue
-        kills.update(rows)
         if not start.alone:
             deaths_together += 1
             continue
         deaths_alone += 1
         suspects = rows
-        if len(rows) == 1 and kills[rows[0]] >= KILLS:
+        if len(rows) == 1:
             killers.update(rows)
             suspects = ()
     alone = deaths_alone > 0 or deaths_together >= SHARED_DEATHS

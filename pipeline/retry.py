@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.commit import Receipt, parquet_bytes
 from pipeline.fault_points import FaultPoints
-from pipeline.footer import FOOTER_KEY, ShardFooter
+from pipeline.footer import FOOTER_KEY, ShardFooter, read_footer
 from pipeline.layout import data_key, errors_key, superseded_key
 from pipeline.store.base import Changed, NotFound, Store
 from pipeline.usage import Usage
@@ -83,31 +84,39 @@ def replace_shard(
         StorageError: after the store's own retries; the old object stands then.
     """
     if errors.num_rows >= len(old.failed):
-        return Receipt(footer.shard, "already", old.footer.usage, old.footer.num_rows)
+        return _stands(store, footer, "already")
     key, writer = data_key(footer.task, footer.shard), f"{footer.incarnation}-{footer.shard_attempt}"
     _keep(store, old)
+    failed_again = parquet_bytes(errors, compression)
     if errors.num_rows:
         footer = replace(footer, errors_key=errors_key(footer.task, footer.shard, writer))
-        store.put(str(footer.errors_key), parquet_bytes(errors, compression))
+        store.put(str(footer.errors_key), failed_again)
     body = parquet_bytes(ok, compression, footer)
     faults.reach("before_put", key)
     try:
         store.put_if_match(key, body, old.etag, {"incarnation": footer.incarnation})
     except Changed:
         return _changed(store, footer)
+    if footer.errors_key:
+        # A driver that took this run over may have finished it meanwhile, and swept what no footer named then.
+        store.put(footer.errors_key, failed_again)
     faults.reach("after_put", key)
     return Receipt(footer.shard, "committed", footer.usage, footer.num_rows)
 
 
 def _changed(store: Store, ours: ShardFooter) -> Receipt:
     """Another version stands there: ours, if an answer was lost, or that of somebody who was quicker."""
-    stands = read_committed(store, ours.task, ours.shard)
-    assert stands is not None, "a committed shard is never deleted"
-    theirs = stands.footer
-    is_ours = (theirs.incarnation, theirs.shard_attempt) == (ours.incarnation, ours.shard_attempt)
-    if not is_ours and ours.errors_key:
+    theirs = read_footer(store, data_key(ours.task, ours.shard))
+    if (theirs.incarnation, theirs.shard_attempt) == (ours.incarnation, ours.shard_attempt):
+        return _stands(store, ours, "committed")
+    if ours.errors_key:
         store.delete(ours.errors_key)
-    return Receipt(ours.shard, "committed" if is_ours else "already", theirs.usage, theirs.num_rows)
+    return _stands(store, ours, "already")
+
+
+def _stands(store: Store, ours: ShardFooter, status: Literal["committed", "already"]) -> Receipt:
+    stands = read_footer(store, data_key(ours.task, ours.shard))
+    return Receipt(ours.shard, status, stands.usage, stands.num_rows)
 
 
 def _keep(store: Store, old: CommittedShard) -> None:

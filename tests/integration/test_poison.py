@@ -104,6 +104,7 @@ def test_rejected_rows_over_the_limit_end_it_before_any_engine(
     workplace: Workplace, tiny_job: Callable[..., Path]
 ) -> None:
     tiny_job([*prompts(50), {"id": "bad", "prompt": ""}])
+    assert "no engine was started" in workplace.run("plan", "job.yaml", "--dry-run", code=3)
     out = workplace.run("run", "job.yaml", code=3)
     assert "1 of 51 samples cannot even be started (empty_prompt 1)" in out
     run = workplace.folder / "output" / "tiny-1"
