@@ -61,6 +61,8 @@ def parse(text: str, name: str) -> Document:
         data = loader.construct_document(node) if node is not None else None
     except yaml.YAMLError as error:
         raise ConfigError(_syntax_error(error, name)) from error
+    except RecursionError:
+        raise ConfigError(f"{name} nests lists or mappings too deeply for a job") from None
     if not isinstance(data, dict) or not isinstance(node, yaml.MappingNode):
         found = "is empty" if data is None else f"holds {_kind(data)}"
         raise ConfigError(f"{name} {found}; a job is a mapping of sections: workload, source, tasks, ...")
@@ -77,6 +79,8 @@ def parse_value(text: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{text!r} is not a YAML value; put quotes around text with special characters") from error
+    except RecursionError:
+        raise ConfigError("the value nests lists or mappings too deeply") from None
 
 
 class _Dumper(yaml.SafeDumper):

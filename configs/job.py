@@ -53,6 +53,16 @@ class Source(Section):
     )
     limit: int | None = Field(None, ge=1, description="read only the first rows; for trials")
 
+    @field_validator("path")
+    @classmethod
+    def _names_something(cls, path: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        paths = (path,) if isinstance(path, str) else path
+        if not paths or not all(each.strip() for each in paths):
+            raise ValueError("it names no file")
+        if any("\0" in each for each in paths):
+            raise ValueError("it holds a NUL character, which no path can")
+        return path
+
 
 class Sampling(Section):
     """How tokens are chosen. A row may override every field but `stop_token_ids` and `ignore_eos`."""

@@ -7,9 +7,11 @@ from typing import get_args
 
 import click
 
+from configs.errors import UsageError
 from jobs.options import root_option, run_argument
 from jobs.run_folder import RunFolder, find_run
 from pipeline.export.dataset import ExportFormat, ExportOrder, export
+from pipeline.layout import CURRENT
 from pipeline.run_state import open_run
 
 
@@ -21,6 +23,7 @@ from pipeline.run_state import open_run
     "--out", type=click.Path(path_type=Path), help="File to write, or folder with --split-by-task; default: RUN's name."
 )
 @click.option("--split-by-task", is_flag=True, help="One file per task.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
 @click.option("--include-errors", is_flag=True, help="Also the rows that failed, and those that planning rejected.")
 @click.option(
     "--order",
@@ -35,12 +38,14 @@ def command(
     to: ExportFormat,
     out: Path | None,
     split_by_task: bool,
+    overwrite: bool,
     include_errors: bool,
     order: ExportOrder,
 ) -> int:
     """Write the rows of RUN to a file, or to one per task. Of an unfinished run: those that are done."""
     folder = find_run(run, root)
     target = (out or default_target(folder, to, split_by_task)).expanduser()
+    refuse_loss(target, overwrite)
     written = export(folder.store, to, target, split_by_task=split_by_task, include_errors=include_errors, order=order)
     for path in written:
         click.echo(f"wrote {path}")
@@ -48,9 +53,22 @@ def command(
     if not view.is_complete:
         click.echo(
             f"{folder.run} is {view.state}: {view.samples_done:,}/{view.plan.num_samples:,} samples are done "
-            "and exported; export again when the rest is"
+            "and exported; export again, with --overwrite, when the rest is"
         )
     return 0
+
+
+def refuse_loss(target: Path, overwrite: bool) -> None:
+    """
+    Raises:
+        UsageError: something is there, or it lies in a run, whose objects are never written by hand.
+    """
+    if any((folder / CURRENT).is_file() for folder in target.resolve().parents):
+        raise UsageError(f"{target} lies in the folder of a run; give --out a place outside of it")
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise UsageError(f"{target} is no file; give --out another name")
+    if target.exists() and not overwrite:
+        raise UsageError(f"{target} exists; give --out another name, or add --overwrite to replace it")
 
 
 def default_target(folder: RunFolder, to: ExportFormat, split_by_task: bool) -> Path:

@@ -16,9 +16,11 @@ from configs.load import load_job
 from jobs.options import job_argument, set_option
 from jobs.progress import duration
 from jobs.run_folder import RunFolder, choose_run
+from jobs.same_job import refuse_changed_job
 from jobs.same_path import refuse_output_over_input
 from pipeline.error_rate import refuse_hopeless
 from pipeline.plan import Plan, PlanProgress, make_plan
+from pipeline.run_state import look
 from workers.models import resolve
 
 BAR_WIDTH = 40
@@ -42,6 +44,9 @@ def command(
     loaded = load_job(Path(job), overrides)
     refuse_output_over_input(loaded)
     folder = None if dry_run else choose_run(loaded, key, new_run)
+    planned = look(folder.store) if folder is not None else None
+    if folder is not None and planned is not None:
+        refuse_changed_job(loaded, folder, planned)
     plan = make(loaded, folder, limit)
     click.echo("\n".join([*problems(plan), *prompts(plan), *summary(plan)]))
     if folder is None:

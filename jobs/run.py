@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
 
-from configs.errors import RunConflict
-from configs.fingerprint import diff
 from configs.job import Job
 from configs.load import load_job
 from jobs.driver import EXIT_CODES, drive
@@ -16,10 +13,10 @@ from jobs.machine import refuse_missing_gpu
 from jobs.options import job_argument, set_option, takeover_option
 from jobs.plan import make, problems, summary
 from jobs.run_folder import RunFolder, choose_run
+from jobs.same_job import refuse_changed_job
 from jobs.same_path import refuse_output_over_input
 from jobs.show import show
-from pipeline.plan import current_fingerprint
-from pipeline.run_state import RunView, look, open_run
+from pipeline.run_state import look, open_run
 
 
 @click.command()
@@ -65,19 +62,3 @@ def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False, retry
         view = open_run(folder.store)
     show(folder.run, view, answers)
     return EXIT_CODES.get(view.state, 1)
-
-
-def refuse_changed_job(job: Job, folder: RunFolder, view: RunView) -> None:
-    """A run holds the output of one job: another temperature, template or source is another run.
-
-    Raises:
-        RunConflict: naming each difference, old -> new, and what to type.
-    """
-    changes = diff(view.plan.fingerprint, current_fingerprint(job))
-    if changes:
-        listed = "\n".join(f"  {line}" for line in changes)
-        raise RunConflict(
-            f"{folder.run} was planned with another job:\n{listed}\n"
-            f"its rows and new ones would not belong together; start a new run with --new-run, "
-            f"or go on with the old job: draftfleet resume {shlex.quote(folder.store.url)}"
-        )

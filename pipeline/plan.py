@@ -232,7 +232,19 @@ def load_plan(store: Store) -> Plan | None:
         current: Mapping[str, str] = json.loads(store.get(CURRENT))
     except NotFound:
         return None
-    return Plan.from_json(store.get(plan_json(current["plan"])))
+    except ValueError:
+        raise _damaged(store, CURRENT) from None
+    key = plan_json(current["plan"])
+    try:
+        return Plan.from_json(store.get(key))
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        raise _damaged(store, key) from error
+
+
+def _damaged(store: Store, key: str) -> StorageError:
+    return StorageError(
+        f"{store.url}/{key} is damaged: it was cut off or edited; if nothing in this run is needed, delete its folder"
+    )
 
 
 def read_shard(store: Store, plan_hash: str, shard: PlannedShard) -> pa.Table:

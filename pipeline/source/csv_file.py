@@ -58,7 +58,7 @@ def read_csv(
     quotes or not in UTF-8 are bad rows.
 
     Raises:
-        SourceError: no header, a column twice, or an open quote that swallows the file.
+        SourceError: no header, a column twice, or an open quote that swallows rows.
     """
     csv.field_size_limit(MAX_FIELD_CHARS)
     # Undecodable bytes survive as surrogates, so that they fail their row and not the file.
@@ -74,6 +74,11 @@ def read_csv(
         except csv.Error as error:
             if "field larger" in str(error):
                 raise SourceError(f"{path}, line {line}: a quote is opened here and never closed") from None
+            if reader.line_num > line:
+                raise SourceError(
+                    f"{path}, line {line}: a quote is opened here and not closed as it should be; the rows up to line "
+                    f"{reader.line_num} cannot be told apart; close it, or double a quote that is meant"
+                ) from None
             batch.add_bad(ordinal, line, "malformed_csv", f"broken quotes: {error}", [])
             row = None
         if row:
@@ -94,6 +99,8 @@ def _header(reader: Iterator[list[str]], path: str) -> list[str]:
         raise SourceError(f"{path} is empty; a CSV file begins with a line of column names") from None
     except csv.Error as error:
         raise SourceError(f"{path}: the header line is broken: {error}") from None
+    if not all(_is_utf8(name) for name in header):
+        raise SourceError(f"{path}: the header line is not UTF-8; convert it: iconv -f LATIN1 (or UTF-16) -t UTF-8")
     twice = next((name for name in header if header.count(name) > 1 or not name.strip()), None)
     if twice is not None:
         raise SourceError(f"{path}: the header names column {twice!r} {'twice' if twice.strip() else '(empty)'}")

@@ -92,7 +92,9 @@ def _find_local(pattern: str, base_dir: Path) -> list[SourceFile]:
     else:
         root, pattern = _fixed_part(absolute), absolute
     paths = sorted(path for path in glob.iglob(pattern, recursive=True) if os.path.isfile(path))
-    return [_local_file(path) for path in paths if not _passed_over(path, root)]
+    # A link that leads back up would give each file again and again, as a link to a file gives it twice.
+    once = {os.path.realpath(path): path for path in reversed(paths) if not _passed_over(path, root)}
+    return [_local_file(path) for path in sorted(once.values())]
 
 
 def _fixed_part(pattern: str) -> str:

@@ -17,6 +17,8 @@ from pipeline.source.chunk import LineChunk, is_blank
 BOM = b"\xef\xbb\xbf"
 WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 MAX_LINE_BYTES = 256 << 20
+MAX_DEPTH = 64
+"""Of lists and objects within each other. Arrow's own formats end at about 100."""
 
 
 def read_lines(
@@ -76,8 +78,8 @@ def parse_object(line: bytes) -> dict[str, Any]:
     """One line as an object.
 
     Raises:
-        RowError: `invalid_utf8`, `malformed_json` (also NaN and Infinity, which JSON lacks), `not_an_object` or
-            `lone_surrogate` (half of an emoji, which no UTF-8 file can hold).
+        RowError: `invalid_utf8`, `malformed_json` (also NaN and Infinity, which JSON lacks), `not_an_object`,
+            `lone_surrogate` (half of an emoji, which no UTF-8 file can hold) or `nested_too_deeply`.
     """
     try:
         text = line.decode()
@@ -90,10 +92,22 @@ def parse_object(line: bytes) -> dict[str, Any]:
             "malformed_json", f"the line is not JSON: {error or 'nested too deeply'}", stage="plan"
         ) from None
     if not isinstance(value, dict):
-        raise RowError("not_an_object", f"the line is a JSON {type(value).__name__}, not an object", stage="plan")
+        raise RowError("not_an_object", f"the line is {_KINDS[type(value)]}, not an object", stage="plan")
     if "\\u" in text:
         _refuse_surrogates(value)
+    if text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH:
+        raise RowError("nested_too_deeply", f"the line nests more than {MAX_DEPTH} levels", stage="plan")
     return value
+
+
+def depth(value: Any) -> int:
+    """How many lists and objects lie within each other; no recursion, since that is what too many of them break."""
+    levels = 0
+    inside = [value]
+    while inside := [each for each in inside if isinstance(each, dict | list)]:
+        levels += 1
+        inside = [child for each in inside for child in (each.values() if isinstance(each, dict) else each)]
+    return levels
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -101,6 +115,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
 
 
 def _refuse_surrogates(value: dict[str, Any]) -> None:

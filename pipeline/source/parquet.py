@@ -23,11 +23,12 @@ def read_parquet(
     """The file's rows; their line is their 1-based number in the file.
 
     Raises:
-        SourceError: it is not Parquet, or broken.
+        SourceError: it is not Parquet, broken, or has a column twice.
     """
     line = 0
     try:
         parquet = pq.ParquetFile(stream)
+        _refuse_twins(parquet.schema_arrow.names, path)
         size = sum(parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
         rows = batch_rows(size, parquet.metadata.num_rows, chunk_bytes)
         for batch in parquet.iter_batches(
@@ -39,6 +40,12 @@ def read_parquet(
         raise SourceError(f"cannot read {path} as Parquet (after row {line}): {error}") from None
 
 
+def _refuse_twins(names: Sequence[str], path: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SourceError(f"{path} has two columns named {twice!r}; rename one where the file is made")
+
+
 def parquet_columns(stream: pa.NativeFile, path: str) -> list[str]:
     """The file's top-level columns, from its footer.
 
@@ -46,6 +53,8 @@ def parquet_columns(stream: pa.NativeFile, path: str) -> list[str]:
         SourceError: it is not Parquet.
     """
     try:
-        return list(pq.read_schema(stream).names)
+        names = list(pq.read_schema(stream).names)
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"cannot read {path} as Parquet: {error}") from None
+    _refuse_twins(names, path)
+    return names

@@ -252,3 +252,18 @@ def test_describe_explains_every_value(write):
 
 def test_an_endless_alias_is_refused(write):
     assert "tasks" in complaint(write(SMALLEST + "tasks: &t {a: *t}\n"))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("[]", "names no file"), ("''", "names no file"), (r'"a\0.jsonl"', "NUL")],
+)
+def test_a_source_must_name_something(write, path: str, reason: str) -> None:
+    text = complaint(write(f"workload: w\nsource: {{path: {path}}}\n"))
+    assert "source.path" in text
+    assert reason in text
+
+
+def test_yaml_nested_without_end_is_refused(write) -> None:
+    assert "nests lists or mappings too deeply" in complaint(write("workload: " + "[" * 5000 + "]" * 5000))
+    assert "too deeply" in complaint(write(SMALLEST), "workload=" + "[" * 5000 + "]" * 5000)

@@ -421,3 +421,16 @@ def test_planning_processes_end_with_a_killed_parent(tmp_path: Path, chat_model:
         process.kill()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"not JSON"])
+def test_a_damaged_plan_is_named(tmp_path: Path, chat_model: Path, damage: bytes) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"prompt": "x"}])
+    store = MemoryStore()
+    make_plan(job_over(path), tmp_path, chat_model, store)
+    plan_key = next(key for key in store.objects if key.endswith("plan.json"))
+    for key in (plan_key, CURRENT):
+        kept, store.objects[key] = store.objects[key], damage
+        with pytest.raises(StorageError, match=f"{key} is damaged"):
+            load_plan(store)
+        store.objects[key] = kept

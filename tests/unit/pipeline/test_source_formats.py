@@ -183,16 +183,63 @@ def test_a_csv_without_a_usable_header_is_named(tmp_path: Path, chat_model: Path
         planned(job_over(path), chat_model)
 
 
-def test_a_quote_never_closed_ends_at_its_line(
+def test_a_quote_that_swallows_rows_refuses_the_file(
     tmp_path: Path, chat_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_text('id,prompt\n1,fine\n2,"open\n' + "3,x\n" * 1000)
-    got = planned(job_over(path), chat_model)
-    assert got.errors == [(3, "malformed_csv")]
+    with pytest.raises(SourceError, match=r"line 3: a quote is opened here .* rows up to line 1003 cannot be told"):
+        planned(job_over(path), chat_model)
+    path.write_text('id,prompt\n1,fine\n2,"open\n' + "3,x\n" * 10 + '4,"closed" by chance\n')
+    with pytest.raises(SourceError, match="line 3: a quote is opened here .* rows up to line 14 cannot be told"):
+        planned(job_over(path), chat_model)
+    path.write_text('id,prompt\n1,fine\n2,"cut off')
+    assert planned(job_over(path), chat_model).errors == [(3, "malformed_csv")]  # only this row is touched
+    path.write_text('id,prompt\n1,fine\n2,"open\n' + "3,x\n" * 1000)
     monkeypatch.setattr("pipeline.source.csv_file.MAX_FIELD_CHARS", 100)
     with pytest.raises(SourceError, match="line 3: a quote is opened here and never closed"):
         planned(job_over(path), chat_model)
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "utf-16"])
+def test_a_header_that_is_not_utf8_is_named(tmp_path: Path, chat_model: Path, encoding: str) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes("id,prénom,prompt\n1,a,b\n".encode(encoding))
+    with pytest.raises(SourceError, match="the header line is not UTF-8"):
+        planned(job_over(path), chat_model)
+
+
+# --- Hostile shapes
+
+
+@pytest.mark.parametrize("levels", [65, 130, 500, 5000])
+@pytest.mark.parametrize("shape", ["{}", "[]"])
+def test_rows_nested_too_deeply_fail_alone(tmp_path: Path, chat_model: Path, levels: int, shape: str) -> None:
+    opening = '{"a":' if shape == "{}" else "["
+    deep = opening * levels + "1" + shape[1] * levels
+    path = tmp_path / "in.jsonl"
+    path.write_text(f'{{"id": "good", "prompt": "x"}}\n{{"id": "deep", "prompt": "x", "m": {deep}}}\n')
+    got = planned(job_over(path), chat_model)
+    assert list(got.by_id()) == ["good"]
+    [(line, code)] = got.errors
+    assert (line, code) in {(2, "nested_too_deeply"), (2, "malformed_json")}  # the parser itself gives up at about 1000
+
+
+def test_nesting_within_the_limit_is_carried(tmp_path: Path, chat_model: Path) -> None:
+    value: Any = "core"
+    for _ in range(60):
+        value = {"a": value}
+    path = write_jsonl(tmp_path / "in.jsonl", [{"id": "1", "prompt": "x", "m": value}])
+    assert planned(job_over(path), chat_model).by_id()["1"]["m"] == value
+
+
+def test_a_folder_that_links_to_itself_gives_its_rows_once(tmp_path: Path, chat_model: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"prompt": "no id"}\n')
+    (folder / "self").symlink_to(".")
+    (folder / "b.jsonl").symlink_to("a.jsonl")
+    assert len(planned(job_over(folder), chat_model).rows) == 1
 
 
 # --- Parquet
@@ -263,6 +310,13 @@ def test_float_ids_of_parquet_are_bad_ids(tmp_path: Path, chat_model: Path) -> N
     pq.write_table(pa.table({"id": [1.0, None], "prompt": ["a", "b"]}), tmp_path / "in.parquet")
     got = planned(job_over(tmp_path / "in.parquet"), chat_model)
     assert got.errors == [(1, "bad_id"), (2, "missing_id")]
+
+
+def test_a_parquet_file_with_a_column_twice_is_named(tmp_path: Path, chat_model: Path) -> None:
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["prompt", "prompt"]), path)
+    with pytest.raises(SourceError, match="has two columns named 'prompt'"):
+        planned(job_over(path), chat_model)
 
 
 def test_broken_parquet_is_named(tmp_path: Path, chat_model: Path) -> None:
