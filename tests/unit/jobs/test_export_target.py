@@ -14,7 +14,7 @@ def test_a_file_that_exists_is_kept_unless_it_may_go(tmp_path: Path) -> None:
     target = tmp_path / "rows.jsonl"
     refuse_loss(target, overwrite=False)
     target.write_text("mine")
-    with pytest.raises(UsageError, match="rows.jsonl exists; .* --overwrite"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl exists; .* --overwrite"):
         refuse_loss(target, overwrite=False)
     refuse_loss(target, overwrite=True)
 

@@ -191,7 +191,7 @@ def test_a_quote_that_swallows_rows_refuses_the_file(
     with pytest.raises(SourceError, match=r"line 3: a quote is opened here .* rows up to line 1003 cannot be told"):
         planned(job_over(path), chat_model)
     path.write_text('id,prompt\n1,fine\n2,"open\n' + "3,x\n" * 10 + '4,"closed" by chance\n')
-    with pytest.raises(SourceError, match="line 3: a quote is opened here .* rows up to line 14 cannot be told"):
+    with pytest.raises(SourceError, match=r"line 3: a quote is opened here .* rows up to line 14 cannot be told"):
         planned(job_over(path), chat_model)
     path.write_text('id,prompt\n1,fine\n2,"cut off')
     assert planned(job_over(path), chat_model).errors == [(3, "malformed_csv")]  # only this row is touched
