@@ -151,7 +151,7 @@ class Soak:
                     raise SystemExit(f"{key} did not end in {RUN_TIMEOUT_S:.0f} s")
                 self._pause(driver, store, cell)
                 if cell.kills < kills and driver.poll() is None:
-                    cell.kills += self._kill(cell.kind, driver)
+                    cell.kills += self._kill(cell.kind, driver, store)
             done = driver.returncode == 0
         assert self._texts(store) == self._reference, f"{key}: texts differ from the undisturbed run's"
         self._account(store, cell, cell.kills - before)
@@ -176,19 +176,19 @@ class Soak:
     def _pause(self, driver: subprocess.Popen[str], store: Store, cell: Cell) -> None:
         """Let the driver work for a while once it has engines, and read what there is meanwhile."""
         until = time.monotonic() + self._draw.uniform(0.2, 4.0)
-        while driver.poll() is None and (time.monotonic() < until or not engines(driver.pid)):
+        while driver.poll() is None and (time.monotonic() < until or not working(driver.pid, store)):
             with contextlib.suppress(StorageError):
                 check(store)
                 cell.readings += 1
             time.sleep(0.2)
 
-    def _kill(self, kind: str, driver: subprocess.Popen[str]) -> int:
+    def _kill(self, kind: str, driver: subprocess.Popen[str], store: Store) -> int:
         if kind == "store":
             self._server.stop()
             time.sleep(self._draw.uniform(0.5, 8.0))
             self._server.start()
             return 1
-        victims = engines(driver.pid)
+        victims = working(driver.pid, store)
         if kind in ("actor", "both"):
             if not victims:
                 return 0
@@ -243,15 +243,14 @@ class Soak:
         return texts
 
 
-def engines(driver: int) -> list[psutil.Process]:
-    """The engine processes of a driver that have begun to live."""
-    found = []
+def working(driver: int, store: Store) -> list[psutil.Process]:
+    """The engine processes of a driver that have loaded and warmed up: their account tells their pid."""
+    pids: set[int] = set()
+    with contextlib.suppress(StorageError):
+        pids = {snapshot["pid"] for snapshot in engine_snapshots(store)}
     with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(driver).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if "EngineActor" in " ".join(process.cmdline()):
-                    found.append(process)
-    return found
+        return [each for each in psutil.Process(driver).children(recursive=True) if each.pid in pids]
+    return []
 
 
 def check(store: Store) -> dict[str, str]:

@@ -129,19 +129,29 @@ class EngineActor:
     async def _work(self, shard: PlannedShard) -> Receipt:
         rows = await asyncio.to_thread(self._read, shard)
         old = await asyncio.to_thread(self._committed, shard)
-        is_probe = True
-        while is_probe:
-            starts = await asyncio.to_thread(self._starts, shard.shard)
-            step = next_step(starts, rows.num_rows, self._assignment.attempt, self._incarnation)
-            is_probe = step.is_probe
-            async with self._turn(step.alone):
-                started = time.time()
-                shard_attempt = await asyncio.to_thread(self._announce, shard.shard, step)
-                samples = await self._generate(rows, step, None if old is None else old.failed)
-            if is_probe:
+        step = await self._next_step(shard, rows)
+        async with self._turn(step.alone):
+            while step.is_probe:
+                await self._run(shard, rows, step, old)
                 self._ledger.shard_committed(0)
-        footer = self._footer(shard, rows, samples, shard_attempt, started)
+                step = await self._next_step(shard, rows)
+            samples, footer = await self._run(shard, rows, step, old)
+            if step.alone:
+                # Before anything else may kill the engine: such a death would be taken for this shard's own.
+                return await self._finish(rows, samples, footer, old)
         return await self._finish(rows, samples, footer, old)
+
+    async def _next_step(self, shard: PlannedShard, rows: pa.Table) -> Step:
+        starts = await asyncio.to_thread(self._starts, shard.shard)
+        return next_step(starts, rows.num_rows, self._assignment.attempt, self._incarnation)
+
+    async def _run(
+        self, shard: PlannedShard, rows: pa.Table, step: Step, old: CommittedShard | None
+    ) -> tuple[list[Sample], ShardFooter]:
+        started = time.time()
+        shard_attempt = await asyncio.to_thread(self._announce, shard.shard, step)
+        samples = await self._generate(rows, step, None if old is None else old.failed)
+        return samples, self._footer(shard, rows, samples, shard_attempt, started)
 
     async def _finish(
         self, rows: pa.Table, samples: list[Sample], footer: ShardFooter, old: CommittedShard | None

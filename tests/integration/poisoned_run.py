@@ -17,6 +17,7 @@ from pathlib import Path
 import pipeline.graph
 from jobs.cli import main
 from pipeline.actor import Assignment, EngineActor
+from pipeline.fault_points import FaultPoints, PointFault
 from workers.contract import Event, Request
 
 KIND, ROW_IDS = sys.argv[1], frozenset(sys.argv[2].split(","))
@@ -27,13 +28,14 @@ class Poisoned(EngineActor):
     """An engine actor in which a row can be deadly."""
 
     def __init__(self, assignment: Assignment) -> None:
-        super().__init__(assignment)
+        slow = [PointFault("before_put", "sleep", nth=number, seconds=1.0) for number in range(1, 100)]
+        super().__init__(assignment, FaultPoints(slow if KIND == "kill-late" else []))
         self._generate_really = self._engine.generate
         self._engine.generate = self._generate_or_die  # type: ignore[method-assign]
 
     async def _generate_or_die(self, request: Request) -> AsyncIterator[Event]:
         if request.row_id in ROW_IDS:
-            if KIND == "kill":
+            if KIND.startswith("kill"):
                 os.kill(os.getpid(), signal.SIGKILL)
             if KIND == "hang" or not HUNG.exists():
                 HUNG.touch()
