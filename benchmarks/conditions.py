@@ -27,6 +27,16 @@ def conditions() -> dict[str, Any]:
     }
 
 
+def told(where: dict[str, Any]) -> list[str]:
+    """The same as lines of a Markdown list, for the head of a report."""
+    versions = where["versions"]
+    return [
+        f"- {where['date']}, commit {where['git_commit'] or 'unknown'}, load {where['load_1m']} before the start",
+        f"- {where['cores']} cores of {where['cpu_model']}, {where['memory_gib']} GiB; {where['system']}",
+        f"- Python {versions['python']}, torch {versions['torch']}, Ray {versions['ray']}",
+    ]
+
+
 def cpu_model() -> str:
     """As Linux names it, else as Python does."""
     try:

@@ -33,7 +33,7 @@ from typing import Any
 
 import psutil
 import yaml
-from conditions import conditions
+from conditions import conditions, told
 from river.tiny_model import save_tiny_model
 
 from configs.job import Storage
@@ -158,9 +158,8 @@ def report(where: dict[str, Any], results: Sequence[Overhead]) -> str:
         "",
         "Measured by `benchmarks/shard_overhead.py`, which says what each column means.",
         "",
-        f"- {where['date']}, commit {where['git_commit'] or 'unknown'}, load {where['load_1m']} before the start",
-        f"- {where['cores']} cores of {where['cpu_model']}, {where['memory_gib']} GiB; {where['system']}",
-        f"- Python {where['versions']['python']}, Ray {where['versions']['ray']}; {ENGINES} engines on a tiny model",
+        *told(where),
+        f"- {ENGINES} engines on a tiny model",
         f"- driver memory per shard: {kib_per_shard(results):.1f} KiB",
         "",
         "| shards | generating s | wall ms | driver CPU ms | driver MiB, first shard | last commit | peak |",

@@ -42,7 +42,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import yaml
-from conditions import conditions
+from conditions import conditions, told
 from river.tiny_model import save_tiny_model
 
 from configs.errors import StorageError
@@ -274,9 +274,8 @@ def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[C
         "Measured by `benchmarks/soak.py`, which says what each column means. No sample was lost or doubled, no reader",
         "saw part of a shard, and every run ended with the texts of an undisturbed one.",
         "",
-        f"- {where['date']}, commit {where['git_commit'] or 'unknown'}, seed {seed}",
-        f"- {where['cores']} cores of {where['cpu_model']}, {where['memory_gib']} GiB; {where['system']}",
-        f"- {sum(cell.kills for cell in cells)} kills; an undisturbed run takes {undisturbed_s:.0f} s",
+        *told(where),
+        f"- seed {seed}; {sum(cell.kills for cell in cells)} kills; an undisturbed run takes {undisturbed_s:.0f} s",
         "",
         "| store | killed | kills | runs | drivers | lost starts per kill, worst run | redone s | wall s |",
         "|---|---|---:|---:|---:|---:|---:|---:|",

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conditions import conditions
+from conditions import conditions, told
 from torch.profiler import ProfilerActivity, profile
 
 from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
@@ -169,9 +169,8 @@ def report(where: dict[str, Any], floor_ms: float, situations: list[Situation]) 
         "",
         "Measured by `benchmarks/step_profile.py`, which says what each line means.",
         "",
-        f"- {where['date']}, commit {where['git_commit'] or 'unknown'}, load {where['load_1m']} before the start",
-        f"- one thread on {where['cores']} cores of {where['cpu_model']}; torch {where['versions']['torch']}",
-        f"- {MODEL} in bfloat16; reading its weights once takes one thread {floor_ms:.1f} ms",
+        *told(where),
+        f"- {MODEL} in bfloat16, one thread; reading its weights once takes one thread {floor_ms:.1f} ms",
         "",
         f"| situation | step ms | ms per token | {' | '.join(names)} |",
         f"|---|{'---:|' * (len(names) + 2)}",

@@ -83,7 +83,7 @@ class Watch:
         if pulse.engines > self._max_engines and self.failure is None:
             self.failure = RunFailed(
                 "more engines died under this driver than limits.max_engine_deaths allows; look for the cause in Ray's "
-                "worker logs (/tmp/ray/session_latest/logs)\n"
+                "worker logs\n"
                 "committed shards stay; `draftfleet resume` goes on from them"
             )
             self._end("failed")

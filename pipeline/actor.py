@@ -49,12 +49,10 @@ RECEIPT_SCHEMA = pa.schema(
         ("status", pa.string()),
         ("usage", pa.string()),
         ("rows", pa.int64()),
-        (
-            "failure",
-            pa.string(),
-        ),  # why the run has to end; Ray would carry an exception only as the text of a traceback
+        ("failure", pa.string()),
     ]
 )
+"""`failure`, alone then: why the run has to end. Ray would carry an exception only as the text of a traceback."""
 
 
 @dataclass(frozen=True, slots=True)

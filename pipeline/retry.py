@@ -45,11 +45,11 @@ class CommittedShard:
         """Its ok rows and those that came out well now, in the order of `ids`, the shard's own, and sample index."""
         place = {row_id: number for number, row_id in enumerate(ids)}
         table = pa.concat_tables([self.ok.cast(recovered.schema), recovered])
-        order = sorted(
-            range(table.num_rows),
-            key=lambda row: (place[table["id"][row].as_py()], table["sample_index"][row].as_py()),
-        )
-        return table.take(pa.array(order, pa.int64()))
+        keys = [
+            (place[row_id], index)
+            for row_id, index in zip(table["id"].to_pylist(), table["sample_index"].to_pylist(), strict=True)
+        ]
+        return table.take(pa.array(sorted(range(len(keys)), key=keys.__getitem__), pa.int64()))
 
 
 def read_committed(store: Store, task: str, shard: int) -> CommittedShard | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from conditions import told
 from paired import Ratio, paired_ratio
 
 from river.measurement import Measurement
@@ -63,13 +64,10 @@ def report(results: Mapping[str, Result]) -> str:
 def _conditions(results: Mapping[str, Result]) -> Iterator[str]:
     first = next(iter(results.values()))
     where, what = first.conditions, first.settings
-    versions = where["versions"]
     noise = max(each.other_cpu for result in results.values() for each in result.theirs)
     yield "Measured by `benchmarks/pipeline_efficiency.py`, which says what each line means."
     yield ""
-    yield f"- {where['date']}, commit {where['git_commit'] or 'unknown'}"
-    yield f"- {where['cores']} cores of {where['cpu_model']}, {where['memory_gib']} GiB; {where['system']}"
-    yield f"- Python {versions['python']}, torch {versions['torch']}, Ray {versions['ray']}"
+    yield from told(where)
     in_flight = what["cluster"]["shards_in_flight"]
     yield f"- {what['model']['path']} in {what['model']['dtype']}, engines of one thread,"
     yield f"  {what['engine']['max_num_seqs']} sequences and {in_flight} shards in flight each"
