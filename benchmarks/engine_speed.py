@@ -9,8 +9,10 @@ runs of all arms are interleaved, so that a slow minute of the machine hits all 
 request sent to the last token received, and counts asked-for tokens only: padding and overshoot are the arm's own loss.
 
 At concurrency C at most C requests are in flight over all processes of the arm, out of `--waves` × C. transformers
-batches them in its two ways: `generate` on left-padded batches of requests sorted by output length, and its continuous
-batching (`generate_batch`). The table compares with whichever is best at that concurrency.
+batches them in its two ways: `generate` on left-padded batches of requests sorted by prompt length, and its continuous
+batching (`generate_batch`). The table compares with whichever is best at that concurrency, and beside it with an oracle:
+`generate` on batches sorted by output length, which nobody knows before generation and which spares it most of the
+waiting for a batch's longest row.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ def arms_of(cores: int) -> list[Arm]:
         Arm(OURS, "draftfleet", cores, 1),
         Arm("transformers-batches-wide", "transformers-batches", 1, cores),
         Arm("transformers-batches-split", "transformers-batches", cores, 1),
+        Arm("transformers-oracle-wide", "transformers-oracle", 1, cores),
+        Arm("transformers-oracle-split", "transformers-oracle", cores, 1),
         Arm("transformers-continuous-wide", "transformers-continuous", 1, cores),
         Arm("transformers-continuous-split", "transformers-continuous", cores, 1),
         Arm("vllm", "vllm", 1, cores),
@@ -115,12 +119,20 @@ def transformers_model(folder: str, dtype: str, threads: int) -> Any:
 
 
 def transformers_batches(folder: str, dtype: str, threads: int, longest: int) -> Run:
+    return _in_batches(folder, dtype, threads, order=lambda ask: len(ask[0]))
+
+
+def transformers_oracle(folder: str, dtype: str, threads: int, longest: int) -> Run:
+    return _in_batches(folder, dtype, threads, order=lambda ask: (ask[1], len(ask[0])))
+
+
+def _in_batches(folder: str, dtype: str, threads: int, *, order: Callable[[Ask], Any]) -> Run:
     import torch
 
     model = transformers_model(folder, dtype, threads)
 
     def run(asks: list[Ask], at_once: int) -> None:
-        ordered = sorted(asks, key=lambda ask: (ask[1], len(ask[0])))
+        ordered = sorted(asks, key=order)
         for start in range(0, len(ordered), at_once):
             batch = ordered[start : start + at_once]
             width = max(len(prompt) for prompt, _ in batch)
@@ -181,6 +193,7 @@ def vllm(folder: str, dtype: str, threads: int, longest: int) -> Run:
 ENGINES = {
     "draftfleet": draftfleet,
     "transformers-batches": transformers_batches,
+    "transformers-oracle": transformers_oracle,
     "transformers-continuous": transformers_continuous,
     "vllm": vllm,
 }
@@ -276,21 +289,26 @@ def measure(fleets: Sequence[Fleet], options: argparse.Namespace) -> list[dict[s
 
 
 def summarize(runs: Sequence[dict[str, Any]], concurrency: int) -> dict[str, Any]:
-    """Speeds at one concurrency, and ours paired with the best of transformers and with vLLM."""
+    """Speeds at one concurrency, and ours paired with the best of transformers, its oracle and vLLM."""
     speeds: dict[str, list[float]] = {}
     for run in runs:
         if run["concurrency"] == concurrency:
             speeds.setdefault(run["arm"], []).append(run["tokens_per_second"])
     means = {arm: statistics.geometric_mean(values) for arm, values in speeds.items()}
-    rivals = {arm: mean for arm, mean in means.items() if arm.startswith("transformers")}
-    best = max(rivals, key=rivals.__getitem__) if rivals else None
+    best = _fastest(means, "transformers-batches", "transformers-continuous")
     return {
         "concurrency": concurrency,
         "tokens_per_second": means,
         "best_transformers": best,
         "ratio_transformers": _ratio(speeds, best),
+        "ratio_oracle": _ratio(speeds, _fastest(means, "transformers-oracle")),
         "ratio_vllm": _ratio(speeds, "vllm"),
     }
+
+
+def _fastest(means: Mapping[str, float], *engines: str) -> str | None:
+    """The arm of these engines with the most tokens per second."""
+    return max((arm for arm in means if arm.startswith(engines)), key=means.__getitem__, default=None)
 
 
 def _ratio(speeds: Mapping[str, Sequence[float]], rival: str | None) -> Ratio | None:
@@ -302,8 +320,8 @@ def _ratio(speeds: Mapping[str, Sequence[float]], rival: str | None) -> Ratio | 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown: geometric means of tokens per second, ratios with their intervals."""
     lines = [
-        "| concurrent | draftfleet | best of transformers | which | ratio | vLLM | ratio |",
-        "|---|---|---|---|---|---|---|",
+        "| concurrent | draftfleet | best of transformers | which | ratio | to its oracle | vLLM | ratio |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         means, best = row["tokens_per_second"], row["best_transformers"]
@@ -313,6 +331,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             _whole(means.get(best)),
             (best or "–").removeprefix("transformers-"),
             row["ratio_transformers"] or "–",
+            row["ratio_oracle"] or "–",
             _whole(means.get("vllm")),
             row["ratio_vllm"] or "–",
         ]

@@ -212,6 +212,7 @@ class TestPaths:
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
+names_of_files = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 samplings = st.builds(
     Sampling,
     temperature=st.floats(0, 5),
@@ -224,7 +225,7 @@ jobs = st.builds(
     Job,
     workload=st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z"),
     labels=st.dictionaries(texts, texts, max_size=3),
-    source=st.builds(dict, path=texts.map(lambda text: f"/data/{text}".rstrip("/."))),
+    source=st.builds(dict, path=names_of_files.map(lambda text: f"/data/{text}".rstrip("/."))),
     tasks=st.dictionaries(
         st.from_regex(r"\A[a-z][a-z0-9_-]{0,9}\Z"),
         st.builds(Task, template=st.none() | texts, system=st.none() | texts, sampling=samplings),
