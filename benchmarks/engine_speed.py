@@ -5,12 +5,14 @@
 
 Every arm gets the same model, precision, prompts (random tokens of mixed lengths) and output lengths (no early end),
 and the whole machine: its processes times threads are the arm's layout. An arm's processes load once and then wait;
-runs of all arms are interleaved, so that a slow minute of the machine hits all of them. A run is timed from the first
+runs of all arms are interleaved, so that a slow minute of the machine hits all of them. Our processes get the allocator
+settings that a local run gives its workers (huge pages); the others run as they come, or with `--same-allocator` under
+the same settings. A run is timed from the first
 request sent to the last token received, and counts asked-for tokens only: padding and overshoot are the arm's own loss.
 
 At concurrency C at most C requests are in flight over all processes of the arm, out of `--waves` × C. transformers
 batches them in its two ways: `generate` on left-padded batches of requests sorted by prompt length, and its continuous
-batching (`generate_batch`). The table compares with whichever is best at that concurrency, and beside it with an oracle:
+batching (`generate_batch`). The table compares with the best of them at that concurrency, and beside it with an oracle:
 `generate` on batches sorted by output length, which nobody knows before generation and which spares it most of the
 waiting for a batch's longest row.
 """
@@ -217,10 +219,14 @@ def serve(engine: str, folder: str, dtype: str, threads: int, longest: int) -> N
 class Fleet:
     """An arm's processes, loaded and waiting."""
 
-    def __init__(self, arm: Arm, python: str, folder: str, dtype: str, longest: int, log: IO[bytes]) -> None:
+    def __init__(
+        self, arm: Arm, python: str, folder: str, dtype: str, longest: int, log: IO[bytes], *, same_allocator: bool
+    ) -> None:
         self.arm = arm
         here = [python, __file__, "--serve", arm.engine, folder, dtype, str(arm.threads), str(longest)]
         environment = os.environ | {"OMP_NUM_THREADS": str(arm.threads), "TOKENIZERS_PARALLELISM": "false"}
+        if arm.name == OURS or same_allocator:
+            environment |= allocator()
         self._processes = [
             subprocess.Popen(
                 here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
@@ -246,6 +252,13 @@ class Fleet:
             assert process.stdin is not None
             process.stdin.close()
             process.wait(timeout=60)
+
+
+def allocator() -> dict[str, str]:
+    """Not at the top: an arm's process may run in an environment that has none of this."""
+    from pipeline.local_ray import ALLOCATOR
+
+    return ALLOCATOR
 
 
 def _line(process: subprocess.Popen[str], arm: Arm) -> str:
@@ -364,7 +377,8 @@ def main() -> None:
         fleets = []
         for arm in chosen:
             python = options.vllm_python if arm.engine == "vllm" else sys.executable
-            fleets.append(Fleet(arm, python, folder, options.dtype, longest, log))
+            fleet = Fleet(arm, python, folder, options.dtype, longest, log, same_allocator=options.same_allocator)
+            fleets.append(fleet)
             stack.callback(fleets[-1].close)
             print(f"{arm.name} is ready", flush=True)
         runs = measure(fleets, options)
@@ -386,6 +400,7 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, nargs=2, default=[32, 128])
     parser.add_argument("--arms", nargs="+", help="names or engines; default: all, vllm only with its python")
     parser.add_argument("--vllm-python", help="python of a virtual environment that holds vLLM's CPU build")
+    parser.add_argument("--same-allocator", action="store_true", help="give every arm the settings of our workers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()

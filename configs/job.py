@@ -149,7 +149,7 @@ class Engine(Section):
     max_num_seqs: int = Field(16, ge=1, le=1024, description="sequences decoded together in one engine")
     kv_cache_tokens: int | None = Field(None, ge=64, description="KV slots in tokens; default: by free memory")
     max_batched_tokens: int = Field(512, ge=16, description="tokens of one forward pass, drafts and prefill included")
-    prefill_chunk_tokens: int = Field(256, ge=16, description="prompt tokens prefilled per round at most")
+    prefill_chunk_tokens: int = Field(512, ge=16, description="prompt tokens prefilled per round at most")
     threads: int | None = Field(None, ge=1, description="torch threads per engine; default 1 on CPU")
     stall_timeout_s: float = Field(
         300.0, gt=0, description="an engine that has work and runs no round for so long is replaced"

@@ -14,6 +14,7 @@ import click
 
 from configs.errors import DraftfleetError
 from configs.nearest import did_you_mean
+from jobs.terminated import Terminated, handle_sigterm
 
 VERBS: dict[str, tuple[str, str]] = {
     "init": ("jobs.init", "Look at your data and write a commented job file for it."),
@@ -33,6 +34,8 @@ VERBS: dict[str, tuple[str, str]] = {
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it, for a verb that does not handle Ctrl-C itself."""
+TERMINATED = 5
+"""As of a run that was interrupted: call it again."""
 
 
 class Verbs(click.Group):
@@ -72,6 +75,7 @@ def draftfleet() -> None:
 
 def main(args: list[str] | None = None) -> NoReturn:
     """The command `draftfleet`. Errors raised on purpose become one message and their exit code."""
+    handle_sigterm()
     sys.exit(_status_of(args if args is not None else sys.argv[1:]))
 
 
@@ -89,6 +93,6 @@ def _status_of(args: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
+    except click.Abort as abort:
         click.echo("interrupted", err=True)
-        return INTERRUPTED
+        return TERMINATED if isinstance(abort.__cause__, Terminated) else INTERRUPTED

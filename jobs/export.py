@@ -20,7 +20,11 @@ from pipeline.run_state import open_run
 @root_option
 @click.option("--to", type=click.Choice(get_args(ExportFormat)), required=True, help="The format to write.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="File to write, or folder with --split-by-task; default: RUN's name."
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    help="File to write, or folder with --split-by-task; default: RUN's name.",
 )
 @click.option("--split-by-task", is_flag=True, help="One file per task.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
@@ -64,11 +68,11 @@ def refuse_loss(target: Path, overwrite: bool) -> None:
         UsageError: something is there, or it lies in a run, whose objects are never written by hand.
     """
     if any((folder / CURRENT).is_file() for folder in target.resolve().parents):
-        raise UsageError(f"{target} lies in the folder of a run; give --out a place outside of it")
+        raise UsageError(f"{target} lies in the folder of a run; give --output a place outside of it")
     if target.exists() and not (target.is_file() or target.is_dir()):
-        raise UsageError(f"{target} is no file; give --out another name")
+        raise UsageError(f"{target} is no file; give --output another name")
     if target.exists() and not overwrite:
-        raise UsageError(f"{target} exists; give --out another name, or add --overwrite to replace it")
+        raise UsageError(f"{target} exists; give --output another name, or add --overwrite to replace it")
 
 
 def default_target(folder: RunFolder, to: ExportFormat, split_by_task: bool) -> Path:

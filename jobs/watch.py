@@ -13,6 +13,7 @@ from typing import Any
 from configs.errors import RunConflict, RunFailed
 from jobs.attempt import Attempt
 from jobs.progress import Progress
+from jobs.terminated import handle_sigterm
 from pipeline.layout import STOP
 from pipeline.lease import Lease
 from pipeline.pulse import read_pulse
@@ -49,7 +50,7 @@ class Watch:
     def watching(self, max_engines: int) -> Iterator[None]:
         """`max_engines`: more than so many, one after the other, are too many."""
         self._max_engines = max_engines
-        previous = signal.signal(signal.SIGTERM, _terminate)
+        handle_sigterm()
         thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         thread.start()
         try:
@@ -57,7 +58,6 @@ class Watch:
         finally:
             self._over.set()
             thread.join()
-            signal.signal(signal.SIGTERM, previous)
             with self._lock:
                 self._progress.draw(final=True)
 
@@ -114,7 +114,3 @@ class Watch:
         if not self._over.is_set():
             self.ended = state
             os.kill(os.getpid(), signal.SIGINT)
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt

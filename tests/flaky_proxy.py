@@ -17,15 +17,18 @@ from urllib.parse import urlsplit
 
 @dataclass(slots=True)
 class Trouble:
-    """What befalls the next `times` requests of `method`."""
+    """What befalls the next `times` requests of `method`, or of these every `every`-th."""
 
     kind: Literal["refuse", "reset", "lose_answer", "cut_body", "slow"]
     """An error answer in the server's stead; a reset before the server hears of it, or after; half a body; late."""
     method: str = "PUT"
     times: int = 1
+    every: int = 1
     status: int = 503
     code: str = "SlowDown"
     delay_s: float = 0.0
+    passed: int = 0
+    """Requests of this method so far."""
 
 
 @dataclass(slots=True)
@@ -43,8 +46,10 @@ class FlakyProxy:
         with self.lock:
             for trouble in self.troubles:
                 if trouble.method == method and trouble.times > 0:
-                    trouble.times -= 1
-                    return trouble
+                    trouble.passed += 1
+                    if trouble.passed % trouble.every == 0:
+                        trouble.times -= 1
+                        return trouble
         return None
 
 

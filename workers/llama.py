@@ -10,6 +10,8 @@ Letters in names: N rows, H query heads, K key heads, D head size.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +20,7 @@ from workers.architecture import Architecture
 from workers.batch import Batch
 from workers.checkpoint import Checkpoint
 from workers.kv_cache import KVCache
-from workers.linear import Linear
+from workers.linear import Gated, Linear
 
 
 class Llama:
@@ -28,7 +30,8 @@ class Llama:
         """`max_positions`: how many positions the rotary table covers."""
         self.arch = arch
         self.embedding = checkpoint.tensor("model.embed_tokens.weight")
-        self.layers = [_Layer(arch, checkpoint, index) for index in range(arch.num_layers)]
+        norm = UnweightedNorm(arch.hidden_size, arch.rms_norm_eps, like=self.embedding)
+        self.layers = [_Layer(arch, checkpoint, index, norm) for index in range(arch.num_layers)]
         self.norm = checkpoint.tensor("model.norm.weight")
         self.lm_head = Linear(self.embedding if arch.tied_embeddings else checkpoint.tensor("lm_head.weight"))
         self.rotary = RotaryTable(arch, max_positions, like=self.embedding)
@@ -64,21 +67,23 @@ class Llama:
 class _Layer:
     """One decoder layer: attention, then a gated feed-forward network, each after a norm and around a residual."""
 
-    def __init__(self, arch: Architecture, checkpoint: Checkpoint, index: int) -> None:
+    def __init__(self, arch: Architecture, checkpoint: Checkpoint, index: int, norm: UnweightedNorm) -> None:
         prefix = f"model.layers.{index}."
 
-        def linear(has_bias: bool, *parts: str) -> Linear:
+        def linear(has_bias: bool, *parts: str, after: str | None = None) -> Linear:
             weight = checkpoint.stacked(*(f"{prefix}{part}_proj.weight" for part in parts))
+            if after is not None:
+                weight = self._norm.folded_into(weight, checkpoint.tensor(f"{prefix}{after}.weight"))
             return Linear(
                 weight, checkpoint.stacked(*(f"{prefix}{part}_proj.bias" for part in parts)) if has_bias else None
             )
 
         self._arch = arch
-        self._input_norm = checkpoint.tensor(prefix + "input_layernorm.weight")
-        self._post_norm = checkpoint.tensor(prefix + "post_attention_layernorm.weight")
-        self._qkv = linear(arch.qkv_bias, "self_attn.q", "self_attn.k", "self_attn.v")
+        self._norm = norm
+        self._qkv = linear(arch.qkv_bias, "self_attn.q", "self_attn.k", "self_attn.v", after="input_layernorm")
         self._output = linear(arch.output_bias, "self_attn.o")
-        self._gate_up = linear(arch.mlp_bias, "mlp.gate", "mlp.up")
+        gate = linear(arch.mlp_bias, "mlp.gate", after="post_attention_layernorm")
+        self._gated = Gated(gate, linear(arch.mlp_bias, "mlp.up", after="post_attention_layernorm"))
         self._down = linear(arch.mlp_bias, "mlp.down")
         self._qk_norm = _qk_norm(arch, checkpoint, prefix) if arch.qk_norm else None
 
@@ -87,20 +92,17 @@ class _Layer:
     ) -> Tensor:
         """Attend over the cache, to which the rows' own keys and values are added first -> [N, hidden]"""
         heads, kv_heads = self._arch.num_heads, self._arch.num_kv_heads
-        normed = F.rms_norm(hidden, self._input_norm.shape, self._input_norm, self._arch.rms_norm_eps)
-        qkv_NHD = self._qkv(normed).view(len(hidden), heads + 2 * kv_heads, self._arch.head_dim)
+        qkv_NHD = self._qkv(self._norm(hidden)).view(len(hidden), heads + 2 * kv_heads, self._arch.head_dim)
         if self._qk_norm is not None:
             qk_NHD = F.rms_norm(qkv_NHD[:, :-kv_heads], (self._arch.head_dim,), None, self._arch.rms_norm_eps)
             qkv_NHD = torch.cat([qk_NHD * self._qk_norm, qkv_NHD[:, -kv_heads:]], dim=1)
-        qkv_NHD = rotate(qkv_NHD, rotation)
+        rotate_(qkv_NHD[:, :-kv_heads], rotation)
         cache.write(index, places, qkv_NHD[:, heads:])
         return self._output.added_to(hidden, batch.attention.attend(qkv_NHD[:, :heads], *cache.layer(index)))
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
         """[N, hidden] -> [N, hidden]"""
-        normed = F.rms_norm(hidden, self._post_norm.shape, self._post_norm, self._arch.rms_norm_eps)
-        gate, up = self._gate_up(normed).chunk(2, dim=1)
-        return self._down.added_to(hidden, F.silu(gate).mul_(up))
+        return self._down.added_to(hidden, self._gated(self._norm(hidden)))
 
 
 def _qk_norm(arch: Architecture, checkpoint: Checkpoint, prefix: str) -> Tensor:
@@ -109,32 +111,50 @@ def _qk_norm(arch: Architecture, checkpoint: Checkpoint, prefix: str) -> Tensor:
     return torch.cat([query, checkpoint.tensor(f"{prefix}self_attn.k_norm.weight").expand(arch.num_kv_heads, -1)])
 
 
+class UnweightedNorm:
+    """RMS norm (https://arxiv.org/abs/1910.07467) up to a factor per column, which the product that follows has taken
+    into its weights: x / sqrt(sum x² + n·eps), in three passes where the whole norm takes eight."""
+
+    def __init__(self, size: int, eps: float, *, like: Tensor) -> None:
+        self._sqrt_size = math.sqrt(size)
+        self._floor = torch.tensor(math.sqrt(size * eps), dtype=_wide(like.dtype), device=like.device)
+
+    def __call__(self, x_NH: Tensor) -> Tensor:
+        """[N, hidden] -> [N, hidden]; sums in at least float32."""
+        length_N1 = torch.linalg.vector_norm(x_NH, dim=-1, keepdim=True, dtype=self._floor.dtype)
+        return torch.div(x_NH, torch.hypot(length_N1, self._floor), out=torch.empty_like(x_NH))
+
+    def folded_into(self, weight_OH: Tensor, scale_H: Tensor) -> Tensor:
+        """The weight of a product after the norm whose scale is `scale_H`; rounded once."""
+        wide = self._floor.dtype
+        return (weight_OH.to(wide) * (scale_H.to(wide) * self._sqrt_size)).to(weight_OH.dtype)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
 Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines for the rows of a batch, each [N, H + 2K, D]."""
+"""Cosines and sines for the rows of a batch, each [N, 1, D]."""
 
 
-def rotate(x_NHD: Tensor, rotation: Rotation) -> Tensor:
-    """Rotary position embedding (https://arxiv.org/abs/2104.09864), pairs half a head apart. The sines carry the sign
-    of their half, so that swapping halves is the whole of the rotation."""
+def rotate_(x_NHD: Tensor, rotation: Rotation) -> None:
+    """Rotary position embedding (https://arxiv.org/abs/2104.09864) in place, pairs half a head apart. The sines carry
+    the sign of their half, so that swapping halves is the whole of the rotation."""
     cos, sin = rotation
-    return torch.addcmul(x_NHD * cos, x_NHD.roll(x_NHD.shape[-1] // 2, -1), sin)
+    swapped = x_NHD.roll(x_NHD.shape[-1] // 2, -1)
+    x_NHD.mul_(cos).addcmul_(swapped, sin)
 
 
 class RotaryTable:
-    """Cosines and signed sines of every position. Values are turned by nothing (cosine 1, sine 0), so that queries,
-    keys and values go through as one tensor and reach the cache in one copy."""
+    """Cosines and signed sines of every position."""
 
     def __init__(self, arch: Architecture, max_positions: int, *, like: Tensor) -> None:
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), arch.inverse_frequencies)
         cos, sin = angles.cos() * arch.rope_scale, angles.sin() * arch.rope_scale
         self._cos = torch.cat([cos, cos], dim=1)[:, None].to(like)
         self._sin = torch.cat([-sin, sin], dim=1)[:, None].to(like)
-        self._turned, self._unturned = arch.num_heads + arch.num_kv_heads, arch.num_kv_heads
 
     def at(self, positions_N: Tensor) -> Rotation:
         """The rotation of rows at these positions."""
-        cos, sin = self._cos[positions_N], self._sin[positions_N]
-        return self._over_heads(cos, torch.ones_like(cos)), self._over_heads(sin, torch.zeros_like(sin))
-
-    def _over_heads(self, turned: Tensor, unturned: Tensor) -> Tensor:
-        return torch.cat([turned.expand(-1, self._turned, -1), unturned.expand(-1, self._unturned, -1)], dim=1)
+        return self._cos[positions_N], self._sin[positions_N]

@@ -80,6 +80,9 @@ class PlanPool:
     ) -> None:
         close_spill()
         if self._executor is not None:
+            if error is not None:  # nobody wants what the processes are at; a chunk takes seconds
+                for child in multiprocessing.active_children():
+                    child.terminate()
             self._executor.shutdown(wait=True, cancel_futures=True)
 
     def reports(self, chunks: Iterator[Chunk]) -> Iterator[ChunkReport]:

@@ -90,7 +90,9 @@ def test_an_openai_batch_goes_in_and_comes_out(workplace: Workplace, tiny_job: C
     assert max(table.column("output_tokens").to_pylist()) <= 5
     assert table.column("metadata").to_pylist() == [{"batch": "7"}] * 4
 
-    out = workplace.run("export", "--to", "openai-jsonl", "--include-errors", "--order", "source", "--out", "out.jsonl")
+    out = workplace.run(
+        "export", "--to", "openai-jsonl", "--include-errors", "--order", "source", "--output", "out.jsonl"
+    )
     assert "wrote out.jsonl" in out
     answers = [json.loads(line) for line in (workplace.folder / "out.jsonl").read_text().splitlines()]
     by_id = {answer["custom_id"]: answer for answer in answers}

@@ -56,6 +56,22 @@ def test_the_samples_of_one_prompt_survive_a_kill_in_the_middle(
     assert len(set(texts)) == 4
 
 
+def test_a_planning_that_is_ended_leaves_nothing(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
+    tiny_job([{"id": f"row-{n}", "prompt": f"Tell about {n}. " * 20} for n in range(100_000)])
+    scratch = workplace.folder / "scratch"
+    scratch.mkdir()
+    process = Workplace(workplace.folder, {**workplace.env, "TMPDIR": str(scratch)}).start("run", "job.yaml")
+    wait_for(lambda: any(scratch.glob("draftfleet-plan-*/*")))
+    process.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - started < 10
+    assert process.returncode == 5, out + err
+    assert "Traceback" not in err
+    assert not list(scratch.iterdir())
+    assert not list((workplace.folder / "output").glob("*/_plan/CURRENT"))
+
+
 def texts_of(run: Path) -> list[str]:
     [file] = run.glob("data/*.parquet")
     return [row["text"] for row in pq.read_table(file).to_pylist()]

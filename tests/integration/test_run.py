@@ -87,6 +87,8 @@ def test_killed_and_resumed_gives_the_text_of_an_undisturbed_run(
     assert {file.name: file.stat().st_mtime_ns for file in data.glob("*.parquet")}.items() >= before.items()
     assert texts(data) == texts(workplace.folder / "output" / "tiny-whole" / "data")
     assert len(set(texts(data).values())) > 100  # samples of a row differ
+    footers = [json.loads(pq.read_metadata(file).metadata[b"draftfleet.shard"]) for file in data.glob("*.parquet")]
+    assert {(each["attempt"], each["execution"]["engine.max_num_seqs"]) for each in footers} == {(1, "8"), (2, "3")}
 
 
 def test_over_a_finished_run_it_shows_and_over_a_changed_job_it_refuses(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 
@@ -109,6 +112,16 @@ def test_ctrl_c_ends_as_shells_expect(verb, capsys):
 
     verb(interrupt)
     assert run("probe") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_sigterm_ends_like_an_interrupted_run(verb, capsys):
+    def terminate() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    verb(terminate)
+    assert run("probe") == 5
     assert "interrupted" in capsys.readouterr().err
 
 

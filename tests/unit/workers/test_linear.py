@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workers.linear import Linear, can_pack
+from workers.linear import Gated, Linear, can_pack
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -22,6 +22,9 @@ def test_products_are_those_of_plain_weights(dtype: torch.dtype, rows: int, has_
     torch.testing.assert_close(linear(x).double(), exact, rtol=tolerance, atol=tolerance)
     added = linear.added_to(residual, x).double()
     torch.testing.assert_close(added, exact + residual.double(), rtol=tolerance, atol=tolerance)
+    gated = Gated(linear, Linear(weight.flip(0), bias))(x).double()
+    up = F.linear(x.double(), weight.flip(0).double(), None if bias is None else bias.double())
+    torch.testing.assert_close(gated, F.silu(exact) * up, rtol=tolerance, atol=tolerance)
 
 
 def test_only_bfloat16_on_a_cpu_is_blocked() -> None:
