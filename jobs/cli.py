@@ -14,7 +14,7 @@ import click
 
 from configs.errors import DraftfleetError
 from configs.nearest import did_you_mean
-from jobs.terminated import Terminated, handle_sigterm
+from jobs.terminated import handle_sigterm, was_terminated
 
 VERBS: dict[str, tuple[str, str]] = {
     "init": ("jobs.init", "Look at your data and write a commented job file for it."),
@@ -93,6 +93,6 @@ def _status_of(args: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort as abort:
+    except click.Abort:
         click.echo("interrupted", err=True)
-        return TERMINATED if isinstance(abort.__cause__, Terminated) else INTERRUPTED
+        return TERMINATED if was_terminated() else INTERRUPTED

@@ -74,9 +74,11 @@ def drive(job: Job, store: Store, run: str, takeover: bool = False, retry_errors
         error.exit_code = EXIT_CODES[state]  # not a wrong setting, which would have been told before: a resume may do
         raise
     finally:
-        with contextlib.suppress(RunConflict):  # taken over: the run is another driver's to describe
+        # Taken over, the run is another driver's to describe; where the store is away, the lease will grow old instead.
+        with contextlib.suppress(RunConflict, StorageError):
             lease.release(state)
-        attempt.note(state=state, ended=time.time())
+        with contextlib.suppress(StorageError):
+            attempt.note(state=state, ended=time.time())
     return state
 
 
@@ -143,19 +145,19 @@ def told(error: RayError) -> DraftfleetError:
         causes.append(cause)
         if isinstance(cause, DraftfleetError):
             return cause
-    return DraftfleetError(
-        f"an engine actor failed: {root_cause(str(error))}\n"
-        "committed shards stay; `draftfleet resume` goes on from them"
-    )
+    kind, cause_told = root_cause(str(error))
+    return kind(f"an engine actor failed: {cause_told}\ncommitted shards stay; `draftfleet resume` goes on from them")
 
 
-def root_cause(text: str) -> str:
-    """What the tracebacks in a message of Ray, which keeps them as text only, began with; or what we said of it."""
+def root_cause(text: str) -> tuple[type[DraftfleetError], str]:
+    """What the tracebacks in a message of Ray, which keeps them as text only, began with; or what we said of it. Of our
+    own kinds only StorageError is kept: it is trouble that may pass, at whatever moment the engine met it."""
     found = list(_EXCEPTION.finditer(text))
-    ours = [exception["message"] for exception in found if exception["kind"].startswith(errors.__name__)]
+    ours = [exception for exception in found if exception["kind"].startswith(errors.__name__)]
     if ours:
-        return str(ours[-1])
-    return found[0][0] if found else text.strip()
+        is_storage = ours[-1]["kind"].endswith(f".{StorageError.__name__}")
+        return StorageError if is_storage else DraftfleetError, ours[-1]["message"]
+    return DraftfleetError, found[0][0] if found else text.strip()
 
 
 @contextlib.contextmanager

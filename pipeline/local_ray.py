@@ -17,8 +17,8 @@ ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304:glibc.malloc.trim_threshold=67108864"
 }
 """What makes malloc ask for huge pages (glibc 2.35, where the kernel's transparent_hugepage is `madvise` or `always`).
-A step reads every weight once: with pages of 4 KiB it waits for the page tables a tenth of its time. Tensors under 4 MiB
-come from the heap, since a mapping of their own would be smaller than two such pages."""
+A step reads every weight once, and with pages of 4 KiB it waits for the page tables a tenth of its time. Tensors under
+4 MiB come from the heap, since a mapping of their own would be smaller than two such pages."""
 
 SETTINGS = ALLOCATOR | {
     # For every actor pool Ray's C++ core warns of constructor arguments that could be lost with their node, of which a

@@ -86,6 +86,10 @@ def _told(folder: str) -> Iterator[None]:
     """Sources and stores speak for themselves; what else fails on a disk fails on that of the temporary files."""
     try:
         yield
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":  # what DuckDB makes of a KeyboardInterrupt
+            raise KeyboardInterrupt from error
+        raise
     except (OSError, duckdb.Error) as error:
         raise StorageError(f"planning failed in {folder}: {error}; is its disk full? TMPDIR names another") from error
 

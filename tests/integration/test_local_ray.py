@@ -1,4 +1,5 @@
-"""The Ray that a local run starts listens on all interfaces, so it must refuse whoever lacks its token."""
+"""The Ray that a local run starts listens on all interfaces, so it must refuse whoever lacks its token; and its workers
+keep their tensors on huge pages."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from pipeline.local_ray import start_local
 pytestmark = pytest.mark.slow
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); print('joined')"
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.fixture
@@ -35,3 +38,20 @@ def test_only_who_has_the_token_may_join(address: str, tmp_path: Path) -> None:
     assert joined(address)
     assert not joined(address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="guessed", HOME=str(tmp_path))
     assert not joined(address, RAY_AUTH_MODE="disabled", HOME=str(tmp_path))
+
+
+@ray.remote
+def kib_on_huge_pages() -> int:
+    import torch
+
+    weights = [torch.ones(1 << 18) for _ in range(64)]  # of 1 MiB: smaller than a huge page, as a layer's weights are
+    smaps = Path("/proc/self/smaps").read_text()
+    del weights
+    return sum(int(line.split()[1]) for line in smaps.splitlines() if line.startswith("AnonHugePages:"))
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.is_file() or "[never]" in HUGE_PAGES.read_text(), reason="this kernel gives no huge pages"
+)
+def test_workers_have_their_tensors_on_huge_pages(address: str) -> None:
+    assert ray.get(kib_on_huge_pages.remote()) > 32 * 1024

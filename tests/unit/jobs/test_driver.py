@@ -32,6 +32,12 @@ def test_our_own_words_come_through() -> None:
     assert "draftfleet resume" in str(error)
 
 
+def test_a_store_that_failed_is_told_as_such() -> None:
+    error = told(as_ray_tells(raised(StorageError("cannot list _attempts: SlowDown"))))
+    assert isinstance(error, StorageError)
+    assert str(error).startswith("an engine actor failed: cannot list _attempts: SlowDown\n")
+
+
 def test_of_foreign_errors_the_first_is_told() -> None:
     error = told(as_ray_tells(raised(RuntimeError("UDF failed"), KeyError("nope"))))
     assert str(error).startswith("an engine actor failed: KeyError: 'nope'\n")
