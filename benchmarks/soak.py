@@ -16,7 +16,8 @@ must be whole, by its footer, and no sample there twice. At the end of each run 
 of an undisturbed run. Any deviation ends the program with an error, so that a table at the end means: none.
 
     lost starts     shards that had been given to an engine and were given again, per kill; at most those in flight
-    redone s        engine seconds (busy) that no committed shard claims, per kill; up to a heartbeat (2 s) is not seen
+    redone s        seconds from the start of the oldest shard that an engine lost to the kill, over all engines, per kill:
+                    at most so many engine seconds were spent for nothing
     wall s          from the start of the first run to the end of the last, undisturbed time taken off, per kill
 
 Results go to `benchmarks/results/soak.{json,md}`.
@@ -138,7 +139,7 @@ class Soak:
 
     def _run(self, cell: Cell, kills: int) -> None:
         """One run to its end, killed on the way; then everything that was promised is checked."""
-        key, before = f"{cell.store}-{cell.kind}-{cell.runs}", cell.kills
+        key, killed = f"{cell.store}-{cell.kind}-{cell.runs}", list[float]()
         store = self._store(cell.store, key)
         deadline = time.monotonic() + RUN_TIMEOUT_S
         done = False
@@ -150,28 +151,31 @@ class Soak:
                     driver.kill()
                     raise SystemExit(f"{key} did not end in {RUN_TIMEOUT_S:.0f} s")
                 self._pause(driver, store, cell)
-                if cell.kills < kills and driver.poll() is None:
-                    cell.kills += self._kill(cell.kind, driver, store)
+                at = time.time()
+                if cell.kills < kills and driver.poll() is None and self._kill(cell.kind, driver, store):
+                    cell.kills += 1
+                    killed.append(at)
             done = driver.returncode == 0
         assert self._texts(store) == self._reference, f"{key}: texts differ from the undisturbed run's"
-        self._account(store, cell, cell.kills - before)
+        self._account(store, cell, killed)
 
-    def _account(self, store: Store, cell: Cell, kills: int) -> None:
+    def _account(self, store: Store, cell: Cell, killed: list[float]) -> None:
         plan = load_plan(store)
         assert plan is not None
         starts = [read_starts(store, shard.shard) for shard in plan.shards]
-        lost = sum(one.incarnation != other.incarnation for each in starts for one, other in pairwise(each))
-        keys = [stat.key for stat in store.list(DATA_DIR)]
-        claimed = sum(footer.usage.engine_ns_ok + footer.usage.engine_ns_error for footer in read_footers(store, keys))
-        busy = sum(snapshot["seconds_ns"]["busy"] for snapshot in engine_snapshots(store))
+        lost = [one for each in starts for one, other in pairwise(each) if one.incarnation != other.incarnation]
+        oldest: dict[str, float] = {}
+        for start in lost:
+            oldest[start.incarnation] = min(start.started, oldest.get(start.incarnation, start.started))
+        kills = len(killed)
         in_flight = IN_FLIGHT * (1 if cell.kind == "actor" else ENGINES)
         # A store that comes back late may cost a driver besides the kill itself.
         allowed = in_flight * max(kills, 2 * kills if cell.kind in ("both", "store") else kills)
-        assert lost <= allowed, f"{lost} starts lost in {kills} kills"
-        cell.lost_starts += lost
-        cell.redone_s += (busy - claimed) / 1e9
+        assert len(lost) <= allowed, f"{len(lost)} starts lost in {kills} kills"
+        cell.lost_starts += len(lost)
+        cell.redone_s += sum(next((at for at in killed if at >= since), since) - since for since in oldest.values())
         if kills:
-            cell.worst_lost.append(lost / kills)
+            cell.worst_lost.append(len(lost) / kills)
 
     def _pause(self, driver: subprocess.Popen[str], store: Store, cell: Cell) -> None:
         """Let the driver work for a while once it has engines, and read what there is meanwhile."""
@@ -182,26 +186,24 @@ class Soak:
                 cell.readings += 1
             time.sleep(0.2)
 
-    def _kill(self, kind: str, driver: subprocess.Popen[str], store: Store) -> int:
+    def _kill(self, kind: str, driver: subprocess.Popen[str], store: Store) -> bool:
         if kind == "store":
             self._server.stop()
             time.sleep(self._draw.uniform(0.5, 8.0))
             self._server.start()
-            return 1
+            return True
         victims = working(driver.pid, store)
         if kind in ("actor", "both"):
             if not victims:
-                return 0
+                return False
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._draw.choice(victims).kill()
         if kind == "both":
             time.sleep(self._draw.uniform(0.0, 1.0))
         if kind in ("driver", "both"):
-            family = psutil.Process(driver.pid).children(recursive=True)
             driver.kill()
-            driver.wait()
-            psutil.wait_procs(family, timeout=30)
-        return 1
+            driver.wait()  # its engines may live on for some seconds, beside those of the next driver
+        return True
 
     def _undisturbed(self) -> Store:
         driver = self._start("disk", "reference")
