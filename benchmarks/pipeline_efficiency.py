@@ -67,6 +67,7 @@ from configs.job import Storage
 from configs.load import load_job
 from pipeline.footer import read_footer
 from pipeline.layout import DATA_DIR
+from pipeline.local_ray import ALLOCATOR
 from pipeline.plan import Plan, PlannedShard, make_plan
 from pipeline.pulse import engine_snapshots
 from pipeline.store.base import Store
@@ -174,9 +175,10 @@ class Bench:
     def _run(self, commands: Sequence[Sequence[str]]) -> tuple[float, CpuAccount, list[str]]:
         """Processes side by side, to the end of the last: wall seconds, CPU account, what each printed."""
         began = time.perf_counter()
-        pipe = subprocess.PIPE
+        pipe, environment = subprocess.PIPE, os.environ | ALLOCATOR  # which draftfleet gives its workers itself
         processes = [
-            subprocess.Popen(command, cwd=self._folder, stdout=pipe, stderr=pipe, text=True) for command in commands
+            subprocess.Popen(command, cwd=self._folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+            for command in commands
         ]
         with sampled([process.pid for process in processes], self._sample_s) as account:
             answers = [process.communicate() for process in processes]

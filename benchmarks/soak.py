@@ -1,7 +1,7 @@
 """Runs that are killed again and again: what is lost, what is doubled, and what each kill costs.
 
-    python benchmarks/soak.py               about 200 kills, most of an hour on two cores
-    python benchmarks/soak.py --kills 2     two kills of each kind, to see that everything works
+    python benchmarks/soak.py               200 kills, most of an hour on two cores
+    python benchmarks/soak.py --share 0.05  a kill or two of each kind, to see that everything works
 
 `draftfleet run` over a tiny model, 240 rows with two samples each at temperature 1, two engines, on the local disk and
 on an S3 server started here. Kills come at random moments (`--seed`), one kind at a time:
@@ -16,8 +16,8 @@ must be whole, by its footer, and no sample there twice. At the end of each run 
 of an undisturbed run. Any deviation ends the program with an error, so that a table at the end means: none.
 
     lost starts     shards that had been given to an engine and were given again, per kill; at most those in flight
-    redone s        seconds from the start of the oldest shard that an engine lost to the kill, over all engines, per kill:
-                    at most so many engine seconds were spent for nothing
+    redone s        seconds from the start of the oldest shard that an engine lost until the kill, over all engines, per
+                    kill: at most so many engine seconds were spent for nothing
     wall s          from the start of the first run to the end of the last, undisturbed time taken off, per kill
 
 Results go to `benchmarks/results/soak.{json,md}`.
@@ -62,6 +62,8 @@ import s3_server
 RESULTS = Path(__file__).parent / "results"
 ROWS, SAMPLES, ENGINES, IN_FLIGHT = 240, 2, 2, 3
 KINDS = {"disk": ("actor", "driver", "both"), "s3": ("actor", "driver", "both", "store")}
+KILLS = {"actor": 40, "driver": 25, "both": 25, "store": 20}
+"""Of each kind on each store; 200 over all."""
 RUN_TIMEOUT_S = 600.0
 
 
@@ -291,7 +293,7 @@ def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[C
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=29, help="of each kind on each store")
+    parser.add_argument("--share", type=float, default=1.0, help="of the 200 kills")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     arguments = parser.parse_args()
@@ -301,7 +303,11 @@ def main() -> None:
         server = Server(folder / "s3")
         try:
             soak = Soak(folder, server, arguments.seed)
-            cells = [soak.play(store, kind, arguments.kills) for store, kinds in KINDS.items() for kind in kinds]
+            cells = [
+                soak.play(store, kind, max(1, round(arguments.share * KILLS[kind])))
+                for store, kinds in KINDS.items()
+                for kind in kinds
+            ]
         finally:
             server.stop()
     arguments.results.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -29,6 +31,7 @@ from conditions import conditions, told
 from torch.profiler import ProfilerActivity, profile
 
 from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
+from pipeline.local_ray import ALLOCATOR
 from workers.contract import Request
 from workers.factory import create_core
 from workers.torch_engine import TorchEngine
@@ -188,6 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     arguments = parser.parse_args()
+    if not ALLOCATOR.items() <= os.environ.items():  # malloc reads its settings when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ALLOCATOR)
     where = conditions()
     situations = [
         measured("one sequence decoding", 1, decoding(engine(1), 1)),
