@@ -279,6 +279,7 @@ def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[C
         "saw part of a shard, and every run ended with the texts of an undisturbed one.",
         "",
         *told(where),
+        f"- beside it ran: {where['beside']}",
         f"- seed {seed}; {sum(cell.kills for cell in cells)} kills; an undisturbed run takes {undisturbed_s:.0f} s",
         "",
         "| store | killed | kills | runs | drivers | lost starts per kill, worst run | redone s | wall s |",
@@ -294,10 +295,11 @@ def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[C
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="of the 200 kills")
+    parser.add_argument("--beside", default="nothing", help="what else ran on the machine meanwhile, for the record")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     arguments = parser.parse_args()
-    where = conditions()
+    where = conditions() | {"beside": arguments.beside}
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         folder = Path(scratch)
         server = Server(folder / "s3")
