@@ -80,12 +80,15 @@ class Sampling(Section):
     seed: int | None = Field(None, ge=0, lt=2**63, description="the row's noise; default: the job's seed")
 
 
+Drafter = Literal["eagle3", "ngram", "none"]
+
+
 class DraftPolicy(Section):
     """How long drafts are for a task. `k` is the draft length: tokens proposed per verification."""
 
     policy: Literal["fixed", "off"] = Field("fixed", description="off is plain decoding")
     k: int = Field(3, ge=0, le=8, description="draft length; 0 is plain decoding")
-    drafter: Literal["ngram", "none"] | None = Field(None, description="default: the job's drafter")
+    drafter: Drafter | None = Field(None, description="default: the job's drafter")
 
     @field_validator("policy", mode="before")
     @classmethod
@@ -129,7 +132,11 @@ class Model(Section):
 class Draft(Section):
     """What proposes tokens for the target to verify."""
 
-    drafter: Literal["ngram", "none"] = Field("ngram", description="ngram is prompt lookup: needs no weights")
+    drafter: Drafter = Field("ngram", description="ngram is prompt lookup: needs no weights; eagle3 needs path")
+    path: str | None = Field(None, description="folder of an EAGLE-3 head: config.json and its weights")
+    capture_layers: tuple[int, int, int] | None = Field(
+        None, description="layers of the target whose input the head reads; default: by the head's config.json"
+    )
     policy: DraftPolicy = DraftPolicy(policy="fixed", k=3, drafter=None)
     ngram_max: int = Field(3, ge=1, le=16, description="longest suffix looked up in the text so far")
     ngram_min: int = Field(2, ge=1, le=16, description="shortest suffix looked up")
@@ -138,6 +145,12 @@ class Draft(Section):
     def _ordered(self) -> Draft:
         if self.ngram_min > self.ngram_max:
             raise ValueError(f"ngram_min {self.ngram_min} is above ngram_max {self.ngram_max}")
+        return self
+
+    @model_validator(mode="after")
+    def _has_head(self) -> Draft:
+        if "eagle3" in (self.drafter, self.policy.drafter) and self.path is None:
+            raise ValueError("drafter eagle3 needs draft.path, the folder of a head for this model")
         return self
 
 
@@ -224,6 +237,13 @@ class Job(Section):
     shard: Shard = Shard()
     limits: Limits = Limits()
     seed: int = Field(0, ge=0, lt=2**63, description="noise of every row that brings none")
+
+    @model_validator(mode="after")
+    def _has_heads(self) -> Job:
+        for name, task in self.tasks.items():
+            if task.draft is not None and task.draft.drafter == "eagle3" and self.draft.path is None:
+                raise ValueError(f"tasks.{name}.draft.drafter eagle3 needs draft.path, the folder of a head")
+        return self
 
     def task(self, name: str) -> Task | None:
         """The task of a label; `default` exists even if the file does not spell it out."""

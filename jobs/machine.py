@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
@@ -48,6 +49,20 @@ def refuse_missing_gpu(job: Job) -> None:
             f"{asked} and torch finds no CUDA device here; leave it out to run on the CPU, "
             "or set cluster.address to a cluster that has GPUs"
         )
+
+
+def refuse_unfit_head(job: Job) -> None:
+    """What can be told of a draft head without loading it is told before any row is read.
+
+    Raises:
+        ConfigError: draft.path holds no EAGLE-3 head for the model.
+    """
+    if job.draft.path is None:
+        return
+    from workers.architecture import read_architecture
+    from workers.eagle3.head_config import read_head_config
+
+    read_head_config(Path(job.draft.path).expanduser(), read_architecture(resolve(job.model.path)))
 
 
 def local_gpus(job: Job) -> int:

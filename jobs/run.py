@@ -9,7 +9,7 @@ import click
 from configs.job import Job
 from configs.load import load_job
 from jobs.driver import EXIT_CODES, drive
-from jobs.machine import refuse_missing_gpu
+from jobs.machine import refuse_missing_gpu, refuse_unfit_head
 from jobs.options import job_argument, set_option, takeover_option
 from jobs.plan import make, problems, summary
 from jobs.run_folder import RunFolder, choose_run
@@ -49,6 +49,7 @@ def run(job: Job, folder: RunFolder, answers: int, takeover: bool = False, retry
     view = look(folder.store)
     if view is None:
         refuse_missing_gpu(job)
+        refuse_unfit_head(job)
         click.echo(f"planning {folder.run} in {folder.store.url}")
         make(job, folder)
         view = open_run(folder.store)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tokenizers import AddedToken, Tokenizer
@@ -75,6 +76,7 @@ def make_request(
     prompt: Sequence[int],
     *,
     k: int = 0,
+    drafter: Literal["eagle3", "ngram"] = "ngram",
     sample: int = 0,
     seed: int = 7,
     deadline_s: float | None = None,
@@ -89,7 +91,7 @@ def make_request(
         prompt_token_ids=tuple(prompt),
         sampling=Sampling.model_validate({"max_tokens": 24, **sampling}),
         seed=seed,
-        draft=DraftPolicy(policy="fixed" if k else "off", k=k, drafter="ngram"),
+        draft=DraftPolicy(policy="fixed" if k else "off", k=k, drafter=drafter),
         deadline_s=deadline_s,
     )
 

@@ -35,6 +35,8 @@ class Batch:
     """[N]"""
     logit_rows: Tensor
     """[R] rows whose logits are wanted, in the order of the segments given."""
+    first_rows: list[int]
+    """Row of each segment's first token, in the order of the segments given."""
     attention: AttentionPlan
 
 
@@ -45,10 +47,11 @@ def build_batch(segments: Sequence[Segment], *, sharing: int, dtype: torch.dtype
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    end_of = [0] * len(segments)
+    first_of, end_of = [0] * len(segments), [0] * len(segments)
     for i in order:
         segment = segments[i]
         rows = len(segment.token_ids)
+        first_of[i] = len(token_ids)
         token_ids += segment.token_ids
         positions += range(segment.start, segment.start + rows)
         slots += [segment.slot] * rows
@@ -61,5 +64,6 @@ def build_batch(segments: Sequence[Segment], *, sharing: int, dtype: torch.dtype
         positions=columns[1],
         slots=columns[2],
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
+        first_rows=first_of,
         attention=AttentionPlan(spans, sharing=sharing, dtype=dtype, device=device),
     )

@@ -31,6 +31,11 @@ class Commit:
     """Output tokens gained."""
     error: RowError | None = None
 
+    @property
+    def num_stay(self) -> int:
+        """Rows whose keys and values stay in the cache."""
+        return 1 + self.num_accepted if self.is_round else self.num_rows
+
     def outputs(self, now_ns: int) -> list[Output]:
         """Its events, in order."""
         if self.error is not None:

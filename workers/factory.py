@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,11 +18,16 @@ from workers.architecture import Architecture, read_architecture
 from workers.checkpoint import Checkpoint
 from workers.contract import Capabilities, Engine, EngineInfo, Request
 from workers.detokenizer import Detokenizer
+from workers.drafter import Drafter
+from workers.eagle3.drafter import Eagle3Drafter
+from workers.eagle3.head import Eagle3Head
+from workers.eagle3.head_checkpoint import HeadCheckpoint, head_files
+from workers.eagle3.head_config import HeadConfig, read_head_config
 from workers.engine_loop import EngineLoop
-from workers.kv_cache import KVCache
+from workers.kv_cache import KVCache, LayerShape
 from workers.llama import Llama
 from workers.memory import default_kv_tokens
-from workers.models import resolve, weights_sha256
+from workers.models import files_sha256, resolve, weights_sha256
 from workers.ngram import NgramDrafter
 from workers.scheduler import Limits
 from workers.slots import SlotTable
@@ -53,7 +60,7 @@ def create_engine(
         dtype=model.dtype,
         model=model.path,
         weights_sha256=weights_sha256(folder),
-        draft=draft.drafter,
+        draft=_name(draft),
         threads=threads,
         max_num_seqs=engine.max_num_seqs,
         versions={name: version(name) for name in ("torch", "transformers", "tokenizers", "safetensors")},
@@ -79,10 +86,18 @@ def create_core(
     arch = read_architecture(folder)
     device = _device(engine)
     max_length = max_length_of(model, arch)
-    target = Llama(arch, Checkpoint(folder, dtype=_dtype(model), device=device), max_positions=max_length)
-    slots = _slots(arch, target, engine, max_length, longest_request_tokens, threads)
+    head_config = _head_config(draft, arch)
+    checkpoint = Checkpoint(folder, dtype=_dtype(model), device=device)
+    capture = head_config.capture if head_config else ()
+    target = Llama(arch, checkpoint, max_positions=max_length, capture=capture)
+    layers = [LayerShape(arch.num_kv_heads, arch.head_dim)] * arch.num_layers
+    if head_config:
+        layers.append(LayerShape(head_config.num_kv_heads, head_config.head_dim))
+    slots = _slots(layers, target, engine, max_length, longest_request_tokens, threads)
     detokenizer = Detokenizer.load(folder)
-    drafters = [NgramDrafter(shortest=draft.ngram_min, longest=draft.ngram_max)]
+    drafters: list[Drafter] = [NgramDrafter(shortest=draft.ngram_min, longest=draft.ngram_max)]
+    if head_config:
+        drafters.append(_eagle3(draft, head_config, target, slots.cache, max_length))
     admission = Admission(
         vocab_size=arch.vocab_size,
         max_length=min(max_length, slots.longest_request),
@@ -96,6 +111,29 @@ def create_core(
     core = TorchEngine(target, slots, admission, drafters, limits)
     _warm_up(core)
     return core, folder
+
+
+def _head_config(draft: Draft, arch: Architecture) -> HeadConfig | None:
+    """The shape of the job's draft head; None without one."""
+    if draft.path is None:
+        return None
+    config = read_head_config(Path(draft.path).expanduser(), arch)
+    return config if draft.capture_layers is None else replace(config, capture=draft.capture_layers)
+
+
+def _name(draft: Draft) -> str:
+    """The job's drafter, a head with the hash of its weights."""
+    if draft.path is None:
+        return draft.drafter
+    return f"{draft.drafter}, head {files_sha256(head_files(Path(draft.path).expanduser()))}"
+
+
+def _eagle3(draft: Draft, config: HeadConfig, target: Llama, cache: KVCache, max_length: int) -> Eagle3Drafter:
+    """The head in the precision of its target; its layer of the cache comes after the target's."""
+    assert draft.path is not None
+    checkpoint = HeadCheckpoint(Path(draft.path).expanduser(), dtype=target.dtype, device=target.device)
+    head = Eagle3Head(config, target.arch, checkpoint, embedding=target.embedding, max_positions=max_length)
+    return Eagle3Drafter(head, cache, layer=target.arch.num_layers)
 
 
 def max_length_of(model: Model, arch: Architecture) -> int:
@@ -133,16 +171,19 @@ def _dtype(model: Model) -> torch.dtype:
 
 
 def _slots(
-    arch: Architecture, target: Llama, engine: EngineSection, max_length: int, longest: int | None, threads: int
+    layers: Sequence[LayerShape],
+    target: Llama,
+    engine: EngineSection,
+    max_length: int,
+    longest: int | None,
+    threads: int,
 ) -> SlotTable:
-    bytes_per_token = arch.kv_values_per_token * target.dtype.itemsize
+    bytes_per_token = sum(2 * layer.num_kv_heads * layer.head_dim for layer in layers) * target.dtype.itemsize
     capacity = engine.kv_cache_tokens or default_kv_tokens(bytes_per_token, device=target.device, threads=threads)
     capacity = min(capacity, engine.max_num_seqs * max_length)
     length = min(longest or _FIRST_LENGTH, max_length, capacity)
     cache = KVCache(
-        num_layers=arch.num_layers,
-        num_kv_heads=arch.num_kv_heads,
-        head_dim=arch.head_dim,
+        layers,
         dtype=target.dtype,
         device=target.device,
         num_slots=min(_FIRST_SLOTS, engine.max_num_seqs, capacity // length),

@@ -8,7 +8,8 @@ Memory is bounded in tokens: slots × length never exceeds `capacity_tokens`. Bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,31 +17,31 @@ from torch import Tensor
 _LENGTH_STEP = 64
 
 
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What a layer keeps of a token: a key and a value per key head."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
 class KVCache:
-    """Per layer one tensor [slots, 2 · kv_heads, length, head_dim]: the keys, then the values."""
+    """Per layer one tensor [slots, 2 · kv_heads, length, head_dim]: the keys, then the values. A draft head's layer is
+    one more, so that it moves and is shared with its sequence."""
 
     def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        num_slots: int,
-        length: int,
+        self, layers: Sequence[LayerShape], *, dtype: torch.dtype, device: torch.device, num_slots: int, length: int
     ) -> None:
         self.num_slots = num_slots
         self.length = length
-        self._num_kv_heads = num_kv_heads
-        self._head_dim = head_dim
+        self._shapes = layers
         self._dtype = dtype
         self._device = device
-        self._layers = [self._empty() for _ in range(num_layers)]
+        self._layers = [self._empty(shape) for shape in layers]
 
-    def _empty(self) -> Tensor:
+    def _empty(self, layer: LayerShape) -> Tensor:
         """Zeros: attention multiplies masked values by 0, and 0 × NaN left in fresh memory would be NaN."""
-        shape = (self.num_slots, 2 * self._num_kv_heads, self.length, self._head_dim)
+        shape = (self.num_slots, 2 * layer.num_kv_heads, self.length, layer.head_dim)
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
@@ -48,15 +49,15 @@ class KVCache:
         keys, values = self._layers[index].chunk(2, dim=1)
         return keys, values
 
-    def places(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
-        """Where the rows at (slot, position) go; for `write` [N · 2 · kv_heads]."""
-        heads = torch.arange(2 * self._num_kv_heads, device=self._device)
+    def places(self, slots_N: Tensor, positions_N: Tensor, num_kv_heads: int) -> Tensor:
+        """Where the rows at (slot, position) go in layers of so many key heads; for `write` [N · 2 · kv_heads]."""
+        heads = torch.arange(2 * num_kv_heads, device=self._device)
         rows = slots_N[:, None] * len(heads) + heads
         return (rows * self.length + positions_N[:, None]).flatten()
 
     def write(self, layer: int, places: Tensor, keys_values: Tensor) -> None:
         """Put `keys_values` [N, 2 · kv_heads, head_dim] in their places."""
-        self._layers[layer].view(-1, self._head_dim).index_copy_(0, places, keys_values.flatten(0, 1))
+        self._layers[layer].view(-1, self._shapes[layer].head_dim).index_copy_(0, places, keys_values.flatten(0, 1))
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         """Make the first tokens of one slot those of another."""
@@ -74,7 +75,7 @@ class KVCache:
         kept = min(length, self.length)
         self.num_slots, self.length = num_slots, length
         for layer, old in enumerate(self._layers):
-            self._layers[layer] = new = self._empty()
+            self._layers[layer] = new = self._empty(self._shapes[layer])
             for source, target in moves.items():
                 new[target, :, :kept] = old[source, :, :kept]
 

@@ -11,6 +11,7 @@ Letters in names: N rows, H query heads, K key heads, D head size.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -26,15 +27,19 @@ from workers.linear import Gated, Linear
 class Llama:
     """Weights on a device, and the pass over them."""
 
-    def __init__(self, arch: Architecture, checkpoint: Checkpoint, *, max_positions: int) -> None:
-        """`max_positions`: how many positions the rotary table covers."""
+    def __init__(
+        self, arch: Architecture, checkpoint: Checkpoint, *, max_positions: int, capture: Sequence[int] = ()
+    ) -> None:
+        """`max_positions`: how many positions the rotary table covers. `capture`: layers whose input a draft head
+        reads."""
         self.arch = arch
+        self.capture = tuple(capture)
         self.embedding = checkpoint.tensor("model.embed_tokens.weight")
         norm = UnweightedNorm(arch.hidden_size, arch.rms_norm_eps, like=self.embedding)
         self.layers = [_Layer(arch, checkpoint, index, norm) for index in range(arch.num_layers)]
         self.norm = checkpoint.tensor("model.norm.weight")
         self.lm_head = Linear(self.embedding if arch.tied_embeddings else checkpoint.tensor("lm_head.weight"))
-        self.rotary = RotaryTable(arch, max_positions, like=self.embedding)
+        self.rotary = RotaryTable(arch.inverse_frequencies, arch.rope_scale, max_positions, like=self.embedding)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -49,15 +54,20 @@ class Llama:
         """Query heads per key head."""
         return self.arch.num_heads // self.arch.num_kv_heads
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Run the rows, writing their keys and values -> hidden states after the last norm [N, hidden]."""
+    def forward(self, batch: Batch, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+        """Run the rows, writing their keys and values -> hidden states after the last norm [N, hidden], and what was
+        captured on the way, side by side [N, layers captured · hidden]."""
         hidden = F.embedding(batch.token_ids, self.embedding)
         rotation = self.rotary.at(batch.positions)
-        places = cache.places(batch.slots, batch.positions)
+        places = cache.places(batch.slots, batch.positions, self.arch.num_kv_heads)
+        inputs: dict[int, Tensor] = {}
         for index, layer in enumerate(self.layers):
+            if index in self.capture:
+                inputs[index] = hidden
             attended = layer.attention(hidden, rotation, places, batch, cache, index)
             hidden = layer.feed_forward(attended)
-        return F.rms_norm(hidden, self.norm.shape, self.norm, self.arch.rms_norm_eps)
+        last = F.rms_norm(hidden, self.norm.shape, self.norm, self.arch.rms_norm_eps)
+        return last, torch.cat([inputs[index] for index in self.capture], dim=1) if self.capture else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] -> [R, vocab]"""
@@ -149,9 +159,10 @@ def rotate_(x_NHD: Tensor, rotation: Rotation) -> None:
 class RotaryTable:
     """Cosines and signed sines of every position."""
 
-    def __init__(self, arch: Architecture, max_positions: int, *, like: Tensor) -> None:
-        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), arch.inverse_frequencies)
-        cos, sin = angles.cos() * arch.rope_scale, angles.sin() * arch.rope_scale
+    def __init__(self, inverse_frequencies: Tensor, scale: float, max_positions: int, *, like: Tensor) -> None:
+        """`inverse_frequencies` [D / 2]."""
+        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), inverse_frequencies)
+        cos, sin = angles.cos() * scale, angles.sin() * scale
         self._cos = torch.cat([cos, cos], dim=1)[:, None].to(like)
         self._sin = torch.cat([-sin, sin], dim=1)[:, None].to(like)
 

@@ -18,6 +18,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,13 @@ def weight_files(folder: Path) -> list[Path]:
 def weights_sha256(folder: Path) -> str:
     """Hash over the weights: sha256 of the lines `<sha256 of file>  <file name>`. Known models have the files' in their
     manifest; others are read once per call."""
-    recorded = _manifest(folder).get("files", {})
-    lines = [f"{recorded.get(path.name) or _sha256(path)}  {path.name}\n" for path in weight_files(folder)]
+    return files_sha256(weight_files(folder), _manifest(folder).get("files", {}))
+
+
+def files_sha256(paths: Iterable[Path], recorded: Mapping[str, str] | None = None) -> str:
+    """One hash over files; `recorded`: file name -> its sha256, where that is known already."""
+    known = recorded or {}
+    lines = [f"{known.get(path.name) or _sha256(path)}  {path.name}\n" for path in paths]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

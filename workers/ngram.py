@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers.drafter import DraftContext
+from torch import Tensor
+
+from workers.drafter import Ask, Seen
 
 
 class NgramDrafter:
@@ -20,14 +22,17 @@ class NgramDrafter:
         self._sizes = range(longest, shortest - 1, -1)
         self._indices: dict[str, SuffixIndex] = {}
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[list[int]]:
-        return [self._propose(context) for context in contexts]
+    def observe(self, seen: Sequence[Seen], taps: Tensor) -> None:
+        """The tokens themselves are all it needs."""
 
-    def _propose(self, context: DraftContext) -> list[int]:
-        index = self._indices.setdefault(context.sequence_id, SuffixIndex(self._sizes))
-        index.extend(context.tokens)
-        start = index.after_last_suffix(context.tokens)
-        return [] if start is None else continuation(context.tokens, start, context.max_draft)
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        return [self._propose(ask.sequence.id, ask.sequence.tokens, ask.max_draft) for ask in asks]
+
+    def _propose(self, sequence_id: str, tokens: Sequence[int], max_draft: int) -> list[int]:
+        index = self._indices.setdefault(sequence_id, SuffixIndex(self._sizes))
+        index.extend(tokens)
+        start = index.after_last_suffix(tokens)
+        return [] if start is None else continuation(tokens, start, max_draft)
 
     def forget(self, sequence_id: str) -> None:
         self._indices.pop(sequence_id, None)

@@ -33,6 +33,8 @@ class Sequence:
     tokens: list[int]
     num_computed: int = 0
     """Tokens whose keys and values are in the slot."""
+    num_pairs: int = 0
+    """Positions for which a draft head's keys and values are in the slot too."""
     slot: int = -1
     history: Tensor | None = None
     """`tokens` again, on the device and with room to grow; kept only under a repetition penalty."""
@@ -73,6 +75,11 @@ class Sequence:
     def max_length(self) -> int:
         """Positions of the cache that it may come to need."""
         return self.num_prompt + self.request.sampling.max_tokens
+
+    @property
+    def wants_features(self) -> bool:
+        """Whether a draft head has to follow it."""
+        return self.drafter == "eagle3" and self.max_draft > 0
 
     @property
     def is_prefilling(self) -> bool:

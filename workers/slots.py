@@ -7,12 +7,29 @@ samples of a row are prefilled once, and rows that share a system prompt compute
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
 
 from workers.kv_cache import KVCache, fitting_shape
 from workers.sequence import Sequence
 
 _WORTH_SHARING = 8
 """Fewer common tokens are computed again: the copy touches every layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a slot holds."""
+
+    tokens: Tokens[int]
+    """Those whose keys and values it has."""
+    num_pairs: int
+    """Of a draft head's layer, which runs one token ahead of them."""
+
+    def shared_with(self, prompt: Tokens[int], wants_features: bool) -> int:
+        """Tokens of this prompt that need not be computed again. For a draft head the last common one does, since its
+        feature was not kept, and the head must have followed the slot until there."""
+        common = common_prefix(prompt, self.tokens)
+        return max(0, min(common, self.num_pairs + 1) - 1) if wants_features else common
 
 
 class SlotTable:
@@ -23,8 +40,8 @@ class SlotTable:
         self._max_slots = max_slots
         self._capacity_tokens = capacity_tokens
         self._seated: dict[int, Sequence] = {}
-        self._left: dict[int, list[int]] = {}
-        """Free slot -> tokens whose keys and values it still holds."""
+        self._left: dict[int, Held] = {}
+        """What free slots still hold."""
 
     @property
     def longest_request(self) -> int:
@@ -50,13 +67,14 @@ class SlotTable:
         if poisoned:
             self.cache.clear(sequence.slot)
         else:
-            self._left[sequence.slot] = sequence.tokens[: sequence.num_computed]
+            self._left[sequence.slot] = _held_by(sequence)
 
     def awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a seated sequence is just computing a prefix that this one could copy if it waited."""
         prompt = sequence.tokens[:-1]
         coming = max((common_prefix(prompt, s.tokens) for s in self._seated.values() if s.is_prefilling), default=0)
-        return coming >= _WORTH_SHARING and coming >= self._longest_prefix(prompt)[1] + _WORTH_SHARING
+        at_hand = self._longest_prefix(prompt, sequence.wants_features)[1]
+        return coming >= _WORTH_SHARING and coming >= at_hand + _WORTH_SHARING
 
     def _reshape(self, num_slots: int, length: int) -> None:
         """Seated sequences move down to the first slots; what free slots held is given up."""
@@ -69,23 +87,29 @@ class SlotTable:
 
     def _place(self, sequence: Sequence) -> None:
         free = [slot for slot in range(self.cache.num_slots) if slot not in self._seated]
-        source, shared = self._longest_prefix(sequence.tokens[:-1])
+        source, shared = self._longest_prefix(sequence.tokens[:-1], sequence.wants_features)
         if source in free:
             slot = source
         else:
-            slot = min(free, key=lambda slot: (len(self._left.get(slot, ())), slot))
+            slot = min(free, key=lambda slot: (len(self._left[slot].tokens) if slot in self._left else 0, slot))
             if shared:
                 self.cache.copy_prefix(source, slot, shared)
         self._left.pop(slot, None)
         self._seated[slot] = sequence
         sequence.slot, sequence.num_computed = slot, shared
+        sequence.num_pairs = shared if sequence.wants_features else 0
 
-    def _longest_prefix(self, prompt: Tokens[int]) -> tuple[int, int]:
+    def _longest_prefix(self, prompt: Tokens[int], wants_features: bool) -> tuple[int, int]:
         """(slot, tokens) of the longest computed prefix that is worth sharing; (-1, 0) if there is none. The prompt's
         last token is never shared: its logits are needed."""
-        held = self._left | {slot: seq.tokens[: seq.num_computed] for slot, seq in self._seated.items()}
-        best, slot = max(((common_prefix(prompt, tokens), slot) for slot, tokens in held.items()), default=(0, -1))
+        held = self._left | {slot: _held_by(sequence) for slot, sequence in self._seated.items()}
+        shared = ((each.shared_with(prompt, wants_features), slot) for slot, each in held.items())
+        best, slot = max(shared, default=(0, -1))
         return (slot, best) if best >= _WORTH_SHARING else (-1, 0)
+
+
+def _held_by(sequence: Sequence) -> Held:
+    return Held(sequence.tokens[: sequence.num_computed], sequence.num_pairs)
 
 
 def common_prefix(left: Tokens[int], right: Tokens[int]) -> int:

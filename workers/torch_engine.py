@@ -21,7 +21,7 @@ from workers.batch import Segment, build_batch
 from workers.commit import NS_PER_S, Commit, Output, failed, round_of, split_time
 from workers.contract import Request, Round
 from workers.detokenizer import cut_before
-from workers.drafter import DraftContext, Drafter
+from workers.drafter import Ask, Drafter, Seen
 from workers.llama import Llama
 from workers.sampling import NOT_FINITE, Row, choose
 from workers.scheduler import Decode, Limits, Prefill, Schedule, Scheduler
@@ -93,9 +93,11 @@ class TorchEngine:
         if schedule.is_empty:
             return expired
         drafts, draft_ns = self._draft(schedule.decodes)
-        logits = self._forward(schedule, drafts)
+        logits, taps, first_rows = self._forward(schedule, drafts)
         tokens = choose(logits, _logit_rows(schedule, drafts))
         commits = self._commit(schedule, drafts, tokens)
+        if taps is not None:
+            draft_ns += self._observe(commits, first_rows, taps)
         now_ns = self._clock_ns()
         split_time(commits, now_ns - started_ns)
         self._rounds.append(round_of(commits, now_ns - started_ns, draft_ns))
@@ -124,13 +126,14 @@ class TorchEngine:
         for name, drafter in self._drafters.items():
             wanted = [i for i, d in enumerate(decodes) if d.max_draft > 0 and d.sequence.drafter == name]
             if wanted:
-                proposed = drafter.propose([_draft_context(decodes[i]) for i in wanted])
+                proposed = drafter.propose([Ask(decodes[i].sequence, decodes[i].max_draft) for i in wanted])
                 for i, draft in zip(wanted, proposed, strict=True):
                     drafts[i] = draft
         return drafts, self._clock_ns() - started_ns
 
-    def _forward(self, schedule: Schedule, drafts: Items[Items[int]]) -> Tensor:
-        """Logits [R, V]: 1 + K rows of each decoding sequence, then one of each prompt that ends here."""
+    def _forward(self, schedule: Schedule, drafts: Items[Items[int]]) -> tuple[Tensor, Tensor | None, list[int]]:
+        """Logits [R, V]: 1 + K rows of each decoding sequence, then one of each prompt that ends here. With them what
+        was captured for a draft head [N, 3H], and the first row of each sequence in it."""
         now_ns = self._clock_ns()
         for prefill in schedule.prefills:
             if prefill.sequence.prefill_ns is None:
@@ -139,8 +142,26 @@ class TorchEngine:
         segments = [_decode_segment(decode.sequence, draft) for decode, draft in decodes]
         segments += [_prefill_segment(prefill) for prefill in schedule.prefills]
         batch = build_batch(segments, sharing=self._model.sharing, dtype=self._model.dtype, device=self._model.device)
-        hidden = self._model.forward(batch, self._slots.cache)
-        return self._model.logits(hidden[batch.logit_rows])
+        hidden, taps = self._model.forward(batch, self._slots.cache)
+        return self._model.logits(hidden[batch.logit_rows]), taps, batch.first_rows
+
+    def _observe(self, commits: Items[Commit], first_rows: Items[int], taps: Tensor) -> int:
+        """Show the draft head the rows that stay, and return the time that took."""
+        started_ns = self._clock_ns()
+        seen = [
+            Seen(
+                commit.sequence,
+                commit.sequence.num_computed - commit.num_stay,
+                row,
+                commit.num_stay,
+                not commit.is_round,
+            )
+            for commit, row in zip(commits, first_rows, strict=True)
+            if commit.sequence.id in self._sequences and commit.sequence.wants_features
+        ]
+        if seen:
+            self._drafters["eagle3"].observe(seen, taps)
+        return self._clock_ns() - started_ns
 
     def _commit(self, schedule: Schedule, drafts: Items[list[int]], tokens: list[int]) -> list[Commit]:
         """Verify the drafts, append what the target chose, end what is complete."""
@@ -202,10 +223,6 @@ def _timeout(sequence: Sequence) -> RowError:
     row, deadline_s = sequence.request.row_id, sequence.request.deadline_s
     message = f"row {row!r} took longer than {deadline_s:g} s, with {sequence.num_output} output tokens by then; "
     return row_error("timeout", message + "raise the task's deadline_s or lower max_tokens")
-
-
-def _draft_context(decode: Decode) -> DraftContext:
-    return DraftContext(decode.sequence.id, decode.sequence.tokens, decode.max_draft)
 
 
 def _decode_segment(sequence: Sequence, draft: Items[int]) -> Segment:

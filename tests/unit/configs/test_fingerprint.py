@@ -28,6 +28,9 @@ OTHER_VALUES: dict[str, Any] = {
     "source.path": "/elsewhere.jsonl",
     "model.path": "other-model",
     "cluster.address": "auto",
+    "draft.drafter": "none",
+    "draft.policy.drafter": "none",
+    "draft.capture_layers": [1, 2, 3],
     "draft.ngram_min": 1,
     "tasks.*.draft.drafter": "none",
 }

@@ -17,7 +17,7 @@ from configs.errors import ConfigError
 from workers.architecture import read_architecture
 from workers.batch import Segment, build_batch
 from workers.checkpoint import Checkpoint
-from workers.kv_cache import KVCache
+from workers.kv_cache import KVCache, LayerShape
 from workers.llama import Llama
 
 SIZES: dict[str, Any] = {
@@ -80,9 +80,7 @@ def our_logits(folder: Path, prompts: list[list[int]]) -> list[torch.Tensor]:
     arch, cpu = read_architecture(folder), torch.device("cpu")
     model = Llama(arch, Checkpoint(folder, dtype=torch.float64, device=cpu), max_positions=256)
     cache = KVCache(
-        num_layers=arch.num_layers,
-        num_kv_heads=arch.num_kv_heads,
-        head_dim=arch.head_dim,
+        [LayerShape(arch.num_kv_heads, arch.head_dim)] * arch.num_layers,
         dtype=torch.float64,
         device=cpu,
         num_slots=len(prompts),
@@ -97,7 +95,7 @@ def our_logits(folder: Path, prompts: list[list[int]]) -> list[torch.Tensor]:
                 owners.append((i, rows))
                 done[i] += rows
         batch = build_batch(segments, sharing=model.sharing, dtype=torch.float64, device=cpu)
-        logits = model.logits(model.forward(batch, cache)[batch.logit_rows])
+        logits = model.logits(model.forward(batch, cache)[0][batch.logit_rows])
         for (i, _), part in zip(owners, logits.split([rows for _, rows in owners]), strict=True):
             parts[i].append(part)
     return [torch.cat(part) for part in parts]

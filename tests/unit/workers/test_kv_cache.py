@@ -4,16 +4,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.kv_cache import KVCache, fitting_shape
+from workers.kv_cache import KVCache, LayerShape, fitting_shape
 
 NEEDS = st.lists(st.integers(1, 2000), min_size=1, max_size=20)
 
 
 def small_cache(num_slots: int, length: int) -> KVCache:
     return KVCache(
-        num_layers=2,
-        num_kv_heads=3,
-        head_dim=4,
+        [LayerShape(3, 4)] * 2,
         dtype=torch.float32,
         device=torch.device("cpu"),
         num_slots=num_slots,
@@ -24,7 +22,7 @@ def small_cache(num_slots: int, length: int) -> KVCache:
 def fill(cache: KVCache, slot: int, tokens: int) -> torch.Tensor:
     """Write random rows; returns them [layers, tokens, 2K, D]."""
     rows = torch.randn(2, tokens, 6, 4)
-    places = cache.places(torch.full((tokens,), slot), torch.arange(tokens))
+    places = cache.places(torch.full((tokens,), slot), torch.arange(tokens), 3)
     for layer in range(2):
         cache.write(layer, places, rows[layer])
     return rows

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from drafted import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.drafter import DraftContext
 from workers.ngram import NgramDrafter, continuation
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -23,7 +23,7 @@ def test_it_finds_what_a_search_would(prompt: list[int], output: list[int], k: i
     drafter = NgramDrafter(shortest=shortest, longest=shortest + more)
     tokens = list(prompt)
     for token in output:
-        drafted = drafter.propose([DraftContext("row", tokens, k)])[0]
+        drafted = drafter.propose([ask("row", tokens, k)])[0]
         assert drafted == proposal(tokens, k, shortest, shortest + more)
         tokens.append(token)
 
@@ -31,14 +31,14 @@ def test_it_finds_what_a_search_would(prompt: list[int], output: list[int], k: i
 @given(TOKENS, TOKENS)
 def test_sequences_are_kept_apart_and_forgotten(left: list[int], right: list[int]) -> None:
     drafter = NgramDrafter(shortest=1, longest=3)
-    contexts = [DraftContext("left", left, 4), DraftContext("right", right, 4)]
+    contexts = [ask("left", left, 4), ask("right", right, 4)]
     together = drafter.propose(contexts)
     assert together == [NgramDrafter(shortest=1, longest=3).propose([context])[0] for context in contexts]
     drafter.forget("left")
     drafter.forget("left")
-    assert drafter.propose([DraftContext("left", right, 4)]) == [together[1]]
+    assert drafter.propose([ask("left", right, 4)]) == [together[1]]
 
 
 def test_a_loop_is_drafted_past_its_end() -> None:
     drafter = NgramDrafter(shortest=2, longest=3)
-    assert drafter.propose([DraftContext("row", [9, 1, 2, 1, 2], 6)]) == [[1, 2, 1, 2, 1, 2]]
+    assert drafter.propose([ask("row", [9, 1, 2, 1, 2], 6)]) == [[1, 2, 1, 2, 1, 2]]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scheduler import waiting_sequence
 
-from workers.kv_cache import KVCache
+from workers.kv_cache import KVCache, LayerShape
 from workers.sequence import Sequence
 from workers.slots import SlotTable, common_prefix
 
@@ -14,9 +14,7 @@ TOKENS = st.lists(st.integers(0, 2), max_size=40)
 
 def table(num_slots: int = 2, length: int = 64, *, max_slots: int = 4, capacity: int = 1024) -> SlotTable:
     cache = KVCache(
-        num_layers=1,
-        num_kv_heads=1,
-        head_dim=1,
+        [LayerShape(1, 1)],
         dtype=torch.float32,
         device=torch.device("cpu"),
         num_slots=num_slots,
@@ -33,7 +31,7 @@ def seated(slots: SlotTable, name: str, prompt: list[int], *, computed: bool = T
     if computed:
         rows = torch.tensor(prompt, dtype=torch.float32)[:, None, None].expand(-1, 2, 1)
         slots.cache.write(
-            0, slots.cache.places(torch.full((len(prompt),), sequence.slot), torch.arange(len(prompt))), rows
+            0, slots.cache.places(torch.full((len(prompt),), sequence.slot), torch.arange(len(prompt)), 1), rows
         )
         sequence.num_computed = len(prompt)
     return sequence

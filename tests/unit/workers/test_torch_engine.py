@@ -16,7 +16,7 @@ from tiny_llama import VOCAB, check_identity, make_core, make_request, random_pr
 from configs.errors import RowError
 from configs.job import Draft
 from workers.contract import Event, Finished, Progress, Started
-from workers.drafter import DraftContext
+from workers.drafter import Ask
 from workers.ngram import NgramDrafter
 from workers.torch_engine import TorchEngine
 
@@ -183,13 +183,13 @@ class ErraticDrafter(NgramDrafter):
         super().__init__(shortest=1, longest=1)
         self._rng, self._truth = rng, truth
 
-    def propose(self, contexts: Sequence[DraftContext]) -> list[list[int]]:
-        return [self._draft(context) for context in contexts]
+    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        return [self._draft(ask) for ask in asks]
 
-    def _draft(self, context: DraftContext) -> list[int]:
-        done = len(context.tokens)
-        right = list(self._truth[context.sequence_id][done : done + self._rng.randint(0, context.max_draft)])
-        return (right + [self._rng.randrange(len(VOCAB)) for _ in range(8)])[: context.max_draft]
+    def _draft(self, ask: Ask) -> list[int]:
+        done = len(ask.sequence.tokens)
+        right = list(self._truth[ask.sequence.id][done : done + self._rng.randint(0, ask.max_draft)])
+        return (right + [self._rng.randrange(len(VOCAB)) for _ in range(8)])[: ask.max_draft]
 
 
 @settings(max_examples=15, deadline=None)
