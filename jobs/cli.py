@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("jobs.show", "A run's counters, a few answers, and how to read them."),
     "runs": ("jobs.runs", "List the runs below a folder."),
     "export": ("jobs.export", "Write a run's rows as JSONL, CSV or training data."),
+    "train-draft": ("jobs.train_draft", "Train a draft head on what runs have generated."),
     "models": ("jobs.models", "List the models known by name, and fetch one."),
     "job": ("jobs.job", "Explain every value of a job file, or every key there is."),
 }

@@ -87,7 +87,7 @@ def create_core(
     device = _device(engine)
     max_length = max_length_of(model, arch)
     head_config = _head_config(draft, arch)
-    checkpoint = Checkpoint(folder, dtype=_dtype(model), device=device)
+    checkpoint = Checkpoint(folder, dtype=dtype_of(model), device=device)
     capture = head_config.capture if head_config else ()
     target = Llama(arch, checkpoint, max_positions=max_length, capture=capture)
     layers = [LayerShape(arch.num_kv_heads, arch.head_dim)] * arch.num_layers
@@ -166,7 +166,7 @@ def _device(engine: EngineSection) -> torch.device:
     return torch.device("cuda" if has_cuda and engine.device != "cpu" else "cpu")
 
 
-def _dtype(model: Model) -> torch.dtype:
+def dtype_of(model: Model) -> torch.dtype:
     return {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}[model.dtype]
 
 

@@ -68,7 +68,7 @@ class Eagle3Head:
         self._down = Linear(layer("mlp.down_proj", hidden, config.intermediate_size))
         self._lm_head = Linear(checkpoint.tensor("lm_head.weight", config.draft_vocab_size, hidden))
         self.target_ids = checkpoint.target_ids(config.draft_vocab_size, target.vocab_size)
-        self._rotary = RotaryTable(_frequencies(config), 1.0, max_positions, like=embedding)
+        self._rotary = RotaryTable(config.inverse_frequencies, 1.0, max_positions, like=embedding)
 
     @property
     def sharing(self) -> int:
@@ -100,8 +100,3 @@ class Eagle3Head:
         if not self.config.norm_before_residual:
             return features
         return F.rms_norm(features, self._hidden_norm.shape, self._hidden_norm, self._eps)
-
-
-def _frequencies(config: HeadConfig) -> Tensor:
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    return 1.0 / (config.rope_theta**exponents)

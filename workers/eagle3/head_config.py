@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from configs.errors import ConfigError
 from workers.architecture import Architecture
 
@@ -38,11 +41,17 @@ class HeadConfig:
     norm_before_residual: bool
     """The residual is the normed feature (speculators), not the feature itself."""
 
+    @property
+    def inverse_frequencies(self) -> Tensor:
+        """[head_dim / 2] float32, of the rotary embedding."""
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+        return 1.0 / (self.rope_theta**exponents)
+
 
 def default_capture(num_layers: int) -> tuple[int, int, int]:
     """The inputs of layers 2, L/2 and L-3, as EAGLE's own code takes them; TensorRT-LLM counts the same places as
     outputs of the layers before."""
-    return 2, num_layers // 2, num_layers - 3
+    return min(2, num_layers - 1), num_layers // 2, max(0, num_layers - 3)
 
 
 def read_head_config(folder: Path, target: Architecture) -> HeadConfig:

@@ -58,9 +58,7 @@ class Reference:
     @torch.no_grad()
     def draft(self, tokens: Sequence[int], length: int) -> list[int]:
         """The chain after `tokens`, the last of which the target has not seen."""
-        states = self.model(torch.tensor([tokens[:-1]]), output_hidden_states=True).hidden_states
-        taps = torch.cat([states[layer][0] for layer in (2, LAYERS // 2, LAYERS - 3)], dim=1)
-        features = F.linear(taps, self.weights["fc.weight"])
+        features = self.features(torch.tensor(tokens[:-1]))
         after, drafts = list(tokens[1:]), list[int]()
         for _ in range(length):
             hidden = self.layer(torch.tensor(after), features)
@@ -70,6 +68,12 @@ class Reference:
             after.append(drafts[-1])
             features = torch.cat([features, hidden[-1:]])
         return drafts
+
+    @torch.no_grad()
+    def features(self, tokens: Tensor) -> Tensor:
+        states = self.model(tokens[None], output_hidden_states=True).hidden_states
+        taps = torch.cat([states[layer][0] for layer in (2, LAYERS // 2, LAYERS - 3)], dim=1)
+        return F.linear(taps, self.weights["fc.weight"])
 
     def layer(self, tokens: Tensor, features: Tensor) -> Tensor:
         def project(name: str, x: Tensor) -> Tensor:

@@ -1,0 +1,167 @@
+"""The head that is trained is the head that drafts; it learns what it is shown, and goes on to the bit when resumed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_eagle3 import DRAFT_VOCAB, HEADS, KV_HEADS, LAYERS, Reference
+from tiny_head import head_tensors
+from tiny_llama import VOCAB, random_prompt, save_tiny_llama
+from torch import Tensor
+
+from workers.architecture import read_architecture
+from workers.checkpoint import Checkpoint
+from workers.eagle3.examples import Example, Lesson, LessonBatch, batches
+from workers.eagle3.head_config import HeadConfig
+from workers.eagle3.teacher import Teacher
+from workers.eagle3.trainee import Trainee
+from workers.eagle3.trainer import Recipe, Trainer
+from workers.eagle3.vocabulary import DraftVocabulary
+from workers.llama import Llama
+
+STEPS = 4
+CONFIG = HeadConfig(HEADS, KV_HEADS, 8, 48, 1e-5, 500.0, DRAFT_VOCAB, (2, 3, 3), norm_before_residual=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("target"), num_hidden_layers=LAYERS)
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Llama:
+    checkpoint = Checkpoint(folder, dtype=torch.float64, device=torch.device("cpu"))
+    return Llama(read_architecture(folder), checkpoint, max_positions=128, capture=CONFIG.capture)
+
+
+def lessons_of(target: Llama, examples: list[Example]) -> list[Lesson]:
+    return [lesson for _, lesson in sorted(Teacher(target).lessons(examples, 100), key=lambda pair: pair[0])]
+
+
+@torch.no_grad()
+def test_the_unrolled_steps_are_the_chain_that_is_drafted(folder: Path, target: Llama) -> None:
+    """Every anchor and every step, by the definition, where each draft is the token that came."""
+    reference = Reference(folder)
+    weights: dict[str, Any] = head_tensors(
+        reference.model.config, heads=HEADS, kv_heads=KV_HEADS, draft_vocab=DRAFT_VOCAB
+    )
+    trainee = Trainee(CONFIG, 32, 128).double()
+    trainee.load_state_dict({name: weight for name, weight in weights.items() if name not in ("d2t", "t2d")})
+    rng = random.Random(1)
+    examples = [Example("t", random_prompt(rng, 6, 14), 2) for _ in range(3)]
+    lessons = lessons_of(target, examples)
+    batch = LessonBatch.of(lessons)
+    unrolled = list(trainee.unrolled(target.embedding[batch.token_ids[:, 1:]], batch.taps, STEPS))
+    for place, lesson in enumerate(lessons):
+        after, true = lesson.token_ids[1:], reference.features(lesson.token_ids)
+        for anchor in range(len(lesson) - 1):
+            features = true[: anchor + 1]
+            for step in range(min(STEPS, len(lesson) - 1 - anchor)):
+                hidden = reference.layer(after[: anchor + 1 + step], features)[-1:]
+                ours = unrolled[step][place, anchor]
+                torch.testing.assert_close(ours, trainee.logits(hidden)[0], rtol=1e-4, atol=1e-5)  # float32 angles
+                features = torch.cat([features, hidden])
+
+
+def test_lessons_are_the_targets_states(folder: Path, target: Llama) -> None:
+    reference = Reference(folder)
+    rng = random.Random(2)
+    examples = [Example("t", random_prompt(rng, 3, 40), 2) for _ in range(12)]
+    for example, lesson in zip(examples, lessons_of(target, examples), strict=True):
+        with torch.no_grad():
+            logits = reference.model(torch.tensor([list(example.token_ids)])).logits[0]
+        assert lesson.token_ids.tolist() == list(example.token_ids)
+        ours = lesson.last @ reference.model.lm_head.weight.T
+        torch.testing.assert_close(ours, logits, rtol=1e-4, atol=1e-4)  # float32 angles here too
+        assert lesson.choices.tolist() == logits.argmax(1).tolist()
+
+
+def test_the_vocabulary_has_the_commonest_tokens() -> None:
+    answers = [[7, 7, 7, 3, 3, 9], [5, 5, 5, 5, 2]]
+    vocabulary = DraftVocabulary.most_frequent(answers, 3, 12)
+    assert vocabulary.target_ids.tolist() == [3, 5, 7]
+    assert (vocabulary.d2t + torch.arange(3)).tolist() == [3, 5, 7]
+    assert vocabulary.t2d.nonzero()[:, 0].tolist() == [3, 5, 7]
+    assert vocabulary.places(torch.tensor([[3, 4], [7, 11]])).tolist() == [[0, -1], [2, -1]]
+    assert vocabulary.coverage(answers) == 9 / 11
+
+
+def test_batches_hold_everything_once_and_keep_to_the_limit() -> None:
+    rng = random.Random(0)
+    lengths = [rng.randint(1, 60) for _ in range(200)]
+    cut = batches(lengths, 100)
+    assert sorted(place for batch in cut for place in batch) == list(range(200))
+    assert all(len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 100 for batch in cut)
+    assert sum(len(batch) == 1 for batch in cut) < 60
+
+
+class Course:
+    """Lessons in which the next token follows from the one before, so that there is something to learn."""
+
+    def __init__(self, target: Llama) -> None:
+        rng = random.Random(3)
+        follower = {token: rng.randrange(1, 40) for token in range(len(VOCAB))}
+        examples = []
+        for _ in range(60):
+            tokens = [rng.randrange(1, 40)]
+            while len(tokens) < 24:
+                tokens.append(follower[tokens[-1]])
+            examples.append(Example("t", tokens, 2))
+        self.vocabulary = DraftVocabulary.most_frequent(
+            [example.token_ids for example in examples], DRAFT_VOCAB, len(VOCAB)
+        )
+        self.lessons = [self.sure(lesson, target.embedding) for lesson in lessons_of(target, examples)]
+        self.target = target
+
+    @staticmethod
+    def sure(lesson: Lesson, lm_head: Tensor) -> Lesson:
+        """As if the target had been certain of what came."""
+        following = torch.cat([lesson.token_ids[1:], lesson.token_ids[-1:]])
+        return Lesson(lesson.token_ids, lesson.num_prompt, lesson.taps, 3 * lm_head[following], following)
+
+    def trainer(self, **recipe: Any) -> Trainer:
+        torch.manual_seed(0)
+        trainee = Trainee(CONFIG, 32, 128).double()
+        settings = Recipe(**({"epochs": 12, "batch_tokens": 200, "learning_rate": 1e-2} | recipe))
+        return Trainer(
+            trainee,
+            self.lessons,
+            [len(lesson) for lesson in self.lessons],
+            self.vocabulary,
+            embedding=self.target.embedding,
+            lm_head=self.target.embedding,
+            recipe=settings,
+        )
+
+
+@pytest.fixture(scope="module")
+def course(target: Llama) -> Course:
+    return Course(target)
+
+
+def test_training_learns(course: Course) -> None:
+    reports = list(course.trainer().run())
+    first, last = reports[:5], reports[-5:]
+    assert sum(report.loss for report in last) < 0.7 * sum(report.loss for report in first)
+    assert sum(report.hit_rates[0] for report in last) / 5 > 0.8
+    assert sum(report.hit_rates[2] for report in last) / 5 > 0.6
+    assert sum(report.hit_rates[0] for report in first) / 5 < 0.4
+
+
+def test_a_resumed_training_makes_the_same_head(course: Course, tmp_path: Path) -> None:
+    whole = course.trainer(epochs=3)
+    expected = [report.loss for report in whole.run()]
+    begun = course.trainer(epochs=3)
+    half = len(expected) // 2
+    losses = [report.loss for report in begun.run(until=lambda: begun.step == half)]
+    begun.save(tmp_path / "checkpoint.pt")
+    resumed = course.trainer(epochs=3)
+    resumed.load(tmp_path / "checkpoint.pt")
+    losses += [report.loss for report in resumed.run()]
+    assert losses == expected
+    for name, weight in whole.trainee.state_dict().items():
+        assert torch.equal(weight, resumed.trainee.state_dict()[name]), name
