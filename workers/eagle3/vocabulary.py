@@ -1,5 +1,8 @@
-"""Which tokens a head can propose. A head spends half of its time on its vocabulary, and few tokens are most of the
-text, so it gets the most frequent ones of the target's answers."""
+"""Which tokens a head can propose.
+
+A head spends half of its time on its vocabulary, and few tokens are most of the text, so it gets the most frequent ones
+of the target's answers.
+"""
 
 from __future__ import annotations
 
