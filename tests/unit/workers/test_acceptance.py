@@ -284,13 +284,20 @@ def laws(vocab: int) -> st.SearchStrategy[Exact]:
 @given(
     st.data(),
     st.integers(2, 3),
-    st.sampled_from([CHAINS["chain of 2"], TREES["pair"], TREES["pair, then pair"]]),
-    st.sampled_from([by_match, by_rejection]),
+    st.sampled_from(
+        [
+            (by_match, CHAINS["chain of 2"]),
+            (by_match, TREES["pair"]),
+            (by_rejection, CHAINS["chain of 2"]),
+            (by_rejection, TREES["pair, then pair"]),
+        ]
+    ),
 )
 def test_no_law_of_target_or_drafter_makes_a_difference(
-    data: st.DataObject, vocab: int, parents: Tokens, rule: Rule
+    data: st.DataObject, vocab: int, rule_and_parents: tuple[Rule, Tokens]
 ) -> None:
     """Laws found by hypothesis, a new one after each prefix, keep the target's law."""
+    rule, parents = rule_and_parents
     target = functools.cache(lambda prefix: data.draw(laws(vocab), label=f"target after {prefix}"))
     proposal = functools.cache(lambda branch: data.draw(laws(vocab), label=f"drafter after {branch}"))
     assert is_lossless(rule, target, independent(proposal), parents)
@@ -489,6 +496,11 @@ def test_the_threshold_makes_a_probable_draft_certain() -> None:
     ):
         law = first_round(by_threshold(threshold), lambda _: coin, lambda *_: {token: Fraction(1)}, ONE)  # noqa: B023
         assert law == expected
+
+
+def test_the_first_of_probable_siblings_is_taken() -> None:
+    tree = Tree((5, 6, 7), (ROOT, ROOT, ROOT))
+    assert lossy_threshold(tree, [0.1, 0.4, 0.5], [9, 9, 9, 9], 0.3) == Verdict((1,), (6, 9))
 
 
 @pytest.mark.parametrize("parents", [*CHAINS.values(), PAIR, TREES["two branches"]])
