@@ -34,12 +34,12 @@ Expect one to two minutes to install, half a minute to convert the model, and ab
 endef
 export FIRST_TIME
 
-.PHONY: help find-python setup demo test test-fast check bench clean
+.PHONY: help find-python setup demo test test-all check bench clean
 
 help:
 	@echo "make setup      the virtual environment .venv with everything pinned; again after a change of versions"
 	@echo "make demo       fifty prompts through a real small model into Parquet, on this machine; again: shows the result"
-	@echo "make test       the whole test suite; test-fast leaves out what takes longer than 20 seconds"
+	@echo "make test       the test suite, ten minutes; test-all adds the long kills and faults, half an hour"
 	@echo "make check      lint, format, types, and which room may import which"
 	@echo "make bench      measurements, by the scripts in benchmarks/"
 	@echo "make clean      remove .venv and caches; what you generated stays"
@@ -65,10 +65,10 @@ demo:
 	$(call step,fifty prompts through the demo model,$(BIN)/draftfleet run $(DEMO) -n 3)
 
 test: setup
-	$(BIN)/python -m pytest
-
-test-fast: setup
 	$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup
+	$(BIN)/python -m pytest
 
 check: setup
 	$(BIN)/ruff check .

@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from workplace import Workplace
 
-pytestmark = pytest.mark.slow
-
 DEMO = Path(__file__).parents[2] / "configs" / "jobs" / "demo.yaml"
 ROWS = [json.loads(line) for line in DEMO.with_suffix(".jsonl").read_text().splitlines()]
 IDS = sorted(f"{row['id']}#0" for row in ROWS)

@@ -23,8 +23,6 @@ from configs.errors import ConfigError
 from configs.load import load_job
 from jobs.same_path import refuse_output_over_input
 
-pytestmark = pytest.mark.slow
-
 TINY_TASK = {"default": {"sampling": {"max_tokens": 4}}}
 
 

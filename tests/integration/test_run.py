@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from workplace import Workplace, wait_for
 
-pytestmark = pytest.mark.slow
-
 Rows = list[dict[str, Any]]
 
 
@@ -68,6 +66,7 @@ def test_every_reader_sees_whole_shards_during_the_run_and_all_of_it_after(
     assert len(schemas) == 1
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_text_of_an_undisturbed_run(
     workplace: Workplace, tiny_job: Callable[..., Path]
 ) -> None:
@@ -115,6 +114,7 @@ def test_over_a_finished_run_it_shows_and_over_a_changed_job_it_refuses(
     assert "rows.jsonl" in out
 
 
+@pytest.mark.slow
 def test_stop_cancels_and_resume_goes_on(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
     tiny_job(prompts(400), tasks={"default": {"sampling": {"max_tokens": 64, "ignore_eos": True}}})
     data = workplace.folder / "output" / "tiny-1" / "data"
