@@ -172,7 +172,7 @@ class Soak:
         kills = len(killed)
         in_flight = IN_FLIGHT * (1 if cell.kind == "actor" else ENGINES)
         # A store that comes back late may cost a driver besides the kill itself.
-        allowed = in_flight * max(kills, 2 * kills if cell.kind in ("both", "store") else kills)
+        allowed = in_flight * kills * (2 if cell.kind in ("both", "store") else 1)
         assert len(lost) <= allowed, f"{len(lost)} starts lost in {kills} kills"
         cell.lost_starts += len(lost)
         cell.redone_s += sum(next((at for at in killed if at >= since), since) - since for since in oldest.values())

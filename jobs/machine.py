@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import psutil
 
@@ -60,9 +59,9 @@ def refuse_unfit_head(job: Job) -> None:
     if job.draft.path is None:
         return
     from workers.architecture import read_architecture
-    from workers.eagle3.head_config import read_head_config
+    from workers.eagle3.head_config import head_config_of
 
-    read_head_config(Path(job.draft.path).expanduser(), read_architecture(resolve(job.model.path)))
+    head_config_of(job.draft, read_architecture(resolve(job.model.path)))
 
 
 def local_gpus(job: Job) -> int:

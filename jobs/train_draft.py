@@ -19,7 +19,7 @@ from pipeline.provenance import git_commit
 from pipeline.run_state import RunView, open_run
 
 if TYPE_CHECKING:
-    from workers.eagle3.evaluation import Acceptance
+    from workers.contract import SpeculationStats
     from workers.eagle3.examples import Example
     from workers.eagle3.training import Progress
 
@@ -146,7 +146,7 @@ def _free(output: Path) -> Path:
     return next(path for n in numbers if not (path := output.with_name(f"{output.name}.replaced-{n}")).exists())
 
 
-def _judge(head: Path, model: Model, judged: Sequence[Example]) -> dict[str, Acceptance]:
+def _judge(head: Path, model: Model, judged: Sequence[Example]) -> dict[str, SpeculationStats]:
     from workers.eagle3.evaluation import acceptance
 
     draft, engine = Draft(drafter="eagle3", path=str(head)), Engine(device="cpu")

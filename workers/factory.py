@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from workers.drafter import Drafter
 from workers.eagle3.drafter import Eagle3Drafter
 from workers.eagle3.head import Eagle3Head
 from workers.eagle3.head_checkpoint import HeadCheckpoint, head_files
-from workers.eagle3.head_config import HeadConfig, read_head_config
+from workers.eagle3.head_config import HeadConfig, head_config_of
 from workers.engine_loop import EngineLoop
 from workers.kv_cache import KVCache, LayerShape
 from workers.llama import Llama
@@ -86,7 +85,7 @@ def create_core(
     arch = read_architecture(folder)
     device = _device(engine)
     max_length = max_length_of(model, arch)
-    head_config = _head_config(draft, arch)
+    head_config = head_config_of(draft, arch)
     checkpoint = Checkpoint(folder, dtype=dtype_of(model), device=device)
     capture = head_config.capture if head_config else ()
     target = Llama(arch, checkpoint, max_positions=max_length, capture=capture)
@@ -111,14 +110,6 @@ def create_core(
     core = TorchEngine(target, slots, admission, drafters, limits)
     _warm_up(core)
     return core, folder
-
-
-def _head_config(draft: Draft, arch: Architecture) -> HeadConfig | None:
-    """The shape of the job's draft head; None without one."""
-    if draft.path is None:
-        return None
-    config = read_head_config(Path(draft.path).expanduser(), arch)
-    return config if draft.capture_layers is None else replace(config, capture=draft.capture_layers)
 
 
 def _name(draft: Draft) -> str:

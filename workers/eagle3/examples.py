@@ -67,7 +67,7 @@ class LessonBatch:
 
         counts = torch.zeros(len(lessons), longest, dtype=torch.bool)
         for place, lesson in enumerate(lessons):
-            counts[place, lesson.num_prompt - 1 : len(lesson)] = True
+            counts[place, lesson.num_prompt - 1 : len(lesson) - 1] = True
         return cls(
             token_ids=padded([lesson.token_ids for lesson in lessons]),
             taps=padded([lesson.taps for lesson in lessons])[:, :-1],

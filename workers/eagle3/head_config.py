@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from configs.errors import ConfigError
+from configs.job import Draft
 from workers.architecture import Architecture
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
@@ -79,6 +80,24 @@ def read_head_config(folder: Path, target: Architecture) -> HeadConfig:
         # The one default on which publishers differ: https://github.com/vllm-project/vllm (speculators/algos.py).
         norm_before_residual=bool(raw.get("norm_before_residual", "speculators_model_type" in raw)),
     )
+
+
+def head_config_of(draft: Draft, target: Architecture) -> HeadConfig | None:
+    """The shape of a job's draft head, with the job's own word on the layers it reads; None without a head.
+
+    Raises:
+        ConfigError: as `read_head_config`, or draft.capture_layers names a layer that the target lacks.
+    """
+    if draft.path is None:
+        return None
+    config = read_head_config(Path(draft.path).expanduser(), target)
+    if draft.capture_layers is None:
+        return config
+    if not all(0 <= layer < target.num_layers for layer in draft.capture_layers):
+        raise ConfigError(
+            f"draft.capture_layers {list(draft.capture_layers)}: the target has layers 0 to {target.num_layers - 1}"
+        )
+    return replace(config, capture=draft.capture_layers)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -64,8 +63,3 @@ class LessonStore(Sequence[Lesson]):
 
     def _path(self, chunk: int) -> Path:
         return self._folder / f"{chunk:05}.safetensors"
-
-
-def stored_bytes(num_tokens: int, hidden_size: int, dtype: torch.dtype) -> int:
-    """What lessons of so many tokens take on disk, about."""
-    return num_tokens * (4 * hidden_size * dtype.itemsize + 16)

@@ -232,3 +232,13 @@ def test_a_head_without_a_tensor_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         make_eagle(target, save_tiny_head(tmp_path, config, without=missing))
+
+
+def test_the_job_may_name_the_layers_that_a_head_reads(target: Path, head: Path) -> None:
+    requests = [make_request("row", [5, 6, 7, 8], k=3, drafter="eagle3")]
+    as_published = drafts_of(make_eagle(target, head), requests)
+    for layers, same in (((2, 3, 3), True), ((1, 2, 5), False)):
+        draft = Draft(drafter="eagle3", path=str(head), capture_layers=layers)
+        assert (drafts_of(make_core(target, draft=draft), requests) == as_published) is same
+    with pytest.raises(ConfigError, match=r"draft.capture_layers \[1, 2, 6\]: the target has layers 0 to 5"):
+        make_core(target, draft=Draft(drafter="eagle3", path=str(head), capture_layers=(1, 2, 6)))
