@@ -31,6 +31,7 @@ import io
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -180,9 +181,12 @@ class Soak:
             cell.worst_lost.append(len(lost) / kills)
 
     def _pause(self, driver: subprocess.Popen[str], store: Store, cell: Cell) -> None:
-        """Let the driver work for a while once it has engines, and read what there is meanwhile."""
-        until = time.monotonic() + self._draw.uniform(0.2, 4.0)
-        while driver.poll() is None and (time.monotonic() < until or not working(driver.pid, store)):
+        """Let the driver work for a while once it has engines, and read what there is meanwhile. Without that while, an
+        engine would be killed whenever it starts, with the same shard in it, and its rows be taken for the cause."""
+        left_s, last = self._draw.uniform(0.2, 4.0), time.monotonic()
+        while driver.poll() is None and left_s > 0:
+            now = time.monotonic()
+            left_s, last = left_s - (now - last if working(driver.pid, store) else 0.0), now
             with contextlib.suppress(StorageError):
                 check(store)
                 cell.readings += 1
@@ -263,7 +267,8 @@ def check(store: Store) -> dict[str, str]:
     keys = [stat.key for stat in store.list(DATA_DIR)]
     for key, footer in zip(keys, read_footers(store, keys), strict=True):
         rows = pq.read_table(io.BytesIO(store.get(key)), columns=["row_id", "text"]).to_pylist()
-        assert len(rows) == footer.usage.samples_ok == footer.num_rows * SAMPLES, f"{key} is not whole"
+        found = f"{key} has {len(rows)} rows of {footer.num_rows * SAMPLES}: {footer.usage}"
+        assert len(rows) == footer.usage.samples_ok == footer.num_rows * SAMPLES, found
         for row in rows:
             assert row["row_id"] not in texts, f"{row['row_id']} is there twice"
             texts[row["row_id"]] = row["text"]
@@ -300,18 +305,18 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     arguments = parser.parse_args()
     where = conditions() | {"beside": arguments.beside}
-    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
-        folder = Path(scratch)
-        server = Server(folder / "s3")
-        try:
-            soak = Soak(folder, server, arguments.seed)
-            cells = [
-                soak.play(store, kind, max(1, round(arguments.share * KILLS[kind])))
-                for store, kinds in KINDS.items()
-                for kind in kinds
-            ]
-        finally:
-            server.stop()
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))  # it stays if something was wrong, to be looked at
+    server = Server(folder / "s3")
+    try:
+        soak = Soak(folder, server, arguments.seed)
+        cells = [
+            soak.play(store, kind, max(1, round(arguments.share * KILLS[kind])))
+            for store, kinds in KINDS.items()
+            for kind in kinds
+        ]
+    finally:
+        server.stop()
+    shutil.rmtree(folder)
     arguments.results.mkdir(parents=True, exist_ok=True)
     found = {"conditions": where, "seed": arguments.seed, "cells": [asdict(cell) for cell in cells]}
     (arguments.results / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
