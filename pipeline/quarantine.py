@@ -6,14 +6,17 @@ shard is started again by another engine of the same driver, which tells that th
     first and second death    the shard shared its engine with others, any of them may have killed it
     afterwards                it runs alone: a death now is its own
     after a death alone       probes of half of the suspected rows, until one row is left (bisection)
-    a row that killed three times, at last alone, is convicted: it becomes the error `engine_killed`, the others run
+    a row that had the engine to itself at three deaths is convicted: it becomes the error `engine_killed`, the others
+    run
 
-What a probe generates is thrown away: it only shows whether the engine survives. A start that was cut off by the end of
+One death of a row by itself would not do: engines are also ended from outside, by a preempted node or for want of
+memory, and a run that suffers much of that would lose rows that did nothing. What a probe generates is thrown away: it only shows whether the engine survives. A start that was cut off by the end of
 its driver proves nothing and is passed over.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -21,8 +24,8 @@ from typing import Any
 
 SHARED_DEATHS = 2
 """So often a shard may lose its engine in company before it has to run alone."""
-KILLS = SHARED_DEATHS + 1
-"""So often, at least, a row was there when the engine died before it is convicted: a single death may be bad luck."""
+KILLS = 3
+"""So often the engine died with nothing but a row in it before that row is convicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def next_step(starts: Sequence[Start], num_rows: int, attempt: int, incarnation:
     everything = tuple(range(num_rows))
     suspects: tuple[int, ...] = ()
     killers: set[int] = set()
+    deaths_by: Counter[int] = Counter()
     deaths_together = deaths_alone = 0
     for start, survived in _ended(starts, attempt, incarnation):
         rows = everything if start.rows is None else start.rows
@@ -78,8 +82,10 @@ def next_step(starts: Sequence[Start], num_rows: int, attempt: int, incarnation:
         deaths_alone += 1
         suspects = rows
         if len(rows) == 1:
-            killers.update(rows)
-            suspects = ()
+            deaths_by.update(rows)
+            if deaths_by[rows[0]] == KILLS:
+                killers.update(rows)
+                suspects = ()
     alone = deaths_alone > 0 or deaths_together >= SHARED_DEATHS
     if suspects:
         return Step(suspects[: (len(suspects) + 1) // 2], alone=True, is_probe=True, killers=frozenset(killers))

@@ -18,8 +18,8 @@ from workers.contract import Engine, Finished, Request
 
 KILLER = RowError(
     "engine_killed",
-    f"the engine died {KILLS} times with this row in it, at last with nothing else; look for the cause in Ray's "
-    "worker logs (out of memory, a crash in native code, no round for engine.stall_timeout_s)",
+    f"the engine died {KILLS} times with nothing but this row in it; look for the cause in Ray's worker logs "
+    "(out of memory, a crash in native code, no round for engine.stall_timeout_s)",
     stage="generate",
 )
 
