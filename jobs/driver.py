@@ -29,7 +29,7 @@ from pipeline.forecast import Forecast
 from pipeline.graph import receipts
 from pipeline.joined_ray import join
 from pipeline.layout import MANIFEST, REJECTED_KEY, STOP, plan_rejected
-from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, this_machine
+from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, start_ticks, this_machine
 from pipeline.local_ray import start_local
 from pipeline.plan import PlannedShard
 from pipeline.run_state import RunView, State, open_run
@@ -176,7 +176,8 @@ def cluster(job: Job, view: RunView) -> Iterator[Fleet]:
 
 
 def _owner(attempt: Attempt) -> LeaseOwner:
-    return LeaseOwner(os.uname().nodename, os.getpid(), attempt.number, attempt.started, this_machine())
+    pid = os.getpid()
+    return LeaseOwner(os.uname().nodename, pid, attempt.number, attempt.started, this_machine(), start_ticks(pid))
 
 
 def _assignment(job: Job, view: RunView, attempt: int, fleet: Fleet) -> Assignment:

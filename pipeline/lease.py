@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from configs.errors import RunConflict, StorageError
 from pipeline import layout
 from pipeline.store.base import AlreadyExists, Changed, NotFound, Stat, Store
@@ -45,6 +43,8 @@ class LeaseOwner:
     """Seconds since the epoch, by the driver's clock."""
     machine: str = ""
     """`this_machine()` there: a host name may be shared by containers, this is not."""
+    start_ticks: int | None = None
+    """`start_ticks(pid)` there: a pid may come back, and clocks may be set; these stay."""
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} (host {self.host}, pid {self.pid})"
@@ -110,14 +110,23 @@ def this_machine() -> str:
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
+def start_ticks(pid: int) -> int | None:
+    """When a process of this machine began, in clock ticks since the boot; None if none lives under this pid."""
+    try:
+        said = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Fields 3 (state) and 22 of proc(5); the second is the command in parentheses, which may hold anything.
+    fields = said.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
 def is_gone(owner: LeaseOwner) -> bool:
     """Whether the driver certainly does not live any more: it ran here, and its pid is free or another process's."""
     if owner.machine != this_machine():
         return False
-    try:
-        return psutil.Process(owner.pid).create_time() > owner.started
-    except psutil.NoSuchProcess:
-        return True
+    now = start_ticks(owner.pid)
+    return now is None or owner.start_ticks not in (None, now)
 
 
 def refusal(view: LeaseView | None, takeover: bool) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,17 @@ from s3_server import S3Bucket
 
 from configs.errors import RunConflict, StorageError
 from pipeline.layout import LEASE
-from pipeline.lease import RUNNING, Lease, LeaseOwner, LeaseView, is_gone, read_lease, refusal, this_machine
+from pipeline.lease import (
+    RUNNING,
+    Lease,
+    LeaseOwner,
+    LeaseView,
+    is_gone,
+    read_lease,
+    refusal,
+    start_ticks,
+    this_machine,
+)
 from pipeline.store.base import Stat, Store
 from pipeline.store.faulty import FaultyStore, StoreFault
 from pipeline.store.local import LocalStore
@@ -61,14 +71,45 @@ class TestDecision:
         assert refusal(replace(view(RUNNING, age_s), gone=True), takeover) is None
 
     def test_only_a_process_of_this_machine_is_certain(self) -> None:
-        here = replace(ANNA, machine=this_machine(), pid=os.getpid(), started=time.time())
+        ticks = start_ticks(os.getpid())
+        assert ticks is not None
+        here = replace(ANNA, machine=this_machine(), pid=os.getpid(), start_ticks=ticks)
         assert not is_gone(here)
-        assert is_gone(replace(here, started=psutil.Process().create_time() - 1))  # the pid is another process's now
+        assert is_gone(replace(here, start_ticks=ticks - 1))  # the pid is another process's now
+        assert not is_gone(replace(here, start_ticks=None))  # written by a version that did not say
         child = subprocess.Popen([sys.executable, "-c", ""])
         child.wait()
         assert is_gone(replace(here, pid=child.pid))
         assert not is_gone(replace(here, pid=child.pid, machine="another"))
         assert not is_gone(replace(here, pid=child.pid, machine=""))
+
+    @given(started=st.floats(0, 1e11))
+    def test_no_step_of_the_clock_makes_a_live_driver_gone(self, started: float) -> None:
+        pid = os.getpid()
+        assert not is_gone(LeaseOwner("here", pid, 1, started, this_machine(), start_ticks(pid)))
+
+    def test_a_driver_that_nobody_has_waited_for_is_gone(self) -> None:
+        child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+        alive = LeaseOwner("here", child.pid, 1, 0.0, this_machine(), start_ticks(child.pid))
+        try:
+            assert child.stdout is not None
+            child.stdout.read()  # until it ends
+            deadline = time.monotonic() + 10
+            while not is_gone(alive):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            child.communicate()
+
+    def test_a_name_cannot_hide_when_a_process_began(self, tmp_path: Path) -> None:
+        sleep = tmp_path / "a) Z 1 ("
+        shutil.copy("/bin/sleep", sleep)
+        with subprocess.Popen([sleep, "60"]) as process:
+            boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+            ticks = start_ticks(process.pid)
+            process.kill()
+        assert ticks is not None
+        assert abs(ticks / os.sysconf("SC_CLK_TCK") - boot_s) < 10
 
     @given(age_s=st.floats(0, 1e6), takeover=st.booleans(), state=st.sampled_from([RUNNING, "completed", "failed"]))
     def test_only_a_silent_or_ended_driver_gives_way(self, age_s: float, takeover: bool, state: str) -> None:
