@@ -6,7 +6,7 @@
     read_shard           the rows of one shard, by ranged reads
 
 Written in this order: parts and rejected rows, plan.json, then `_plan/CURRENT`, which makes it the run's plan. CURRENT
-is created if absent, so the first of two planners wins and the second adopts its plan.
+is created if absent, so the first of two planners wins; the second adopts its plan, if it is one of the same job.
 """
 
 from __future__ import annotations
@@ -200,14 +200,15 @@ def make_plan(
 ) -> Plan:
     """Check every row of the job's source and write the plan of a run into `out`, its folder; with None, write nothing.
 
-    If `out` holds a plan already, that one is returned. The same rows and job give the same plan, whatever the number
-    of processes (default: one per core). Relative paths of the source start at `base_dir`; `limit` reads only the first
-    rows, and becomes the job's `source.limit`.
+    If `out` holds a plan of the same job already, that one is returned. The same rows and job give the same plan,
+    whatever the number of processes (default: one per core). Relative paths of the source start at `base_dir`; `limit`
+    reads only the first rows, and becomes the job's `source.limit`.
 
     Raises:
         SourceError: the input as a whole cannot be used.
         ConfigError: a template, or the model's folder, is wrong.
         StorageError: the store, or the disk for temporary files, fails.
+        RunConflict: `out` holds the plan of another job.
     """
     # Planning needs a tokenizer and a sort, which those who only read a plan must not pay for.
     from pipeline.planning.planner import plan_job

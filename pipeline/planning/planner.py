@@ -36,9 +36,9 @@ from pipeline.planning.carried import (
 )
 from pipeline.planning.chunk import PROBLEMS_PER_CODE, PlannerSpec, RowProblem
 from pipeline.planning.chunk_rows import JsonFormat
-from pipeline.planning.commit import commit_plan
+from pipeline.planning.commit import commit_plan, refuse_other_job
 from pipeline.planning.findings import Findings
-from pipeline.planning.fingerprint import fingerprint_of, max_model_len, read_chat_template
+from pipeline.planning.fingerprint import fingerprint_now, fingerprint_of, max_model_len, read_chat_template
 from pipeline.planning.keys import LANES, KeyTable
 from pipeline.planning.pool import PlanPool
 from pipeline.planning.rejected import duplicate_problems
@@ -63,9 +63,10 @@ def plan_job(
 ) -> Plan:
     """See `pipeline.plan.make_plan`."""
     existing = load_plan(out) if out is not None else None
-    if existing is not None:
-        return existing
     job = _limited(job, limit)
+    if out is not None and existing is not None:
+        refuse_other_job(out, existing, fingerprint_now(job, base_dir, model_folder))
+        return existing
     source = open_source(job, base_dir)
     with _temporary_folder() as folder, _told(folder):
         spec = PlannerSpec(
