@@ -17,7 +17,7 @@ from jobs.options import job_argument, set_option
 from jobs.plan import make, problems
 from jobs.run_folder import RunFolder
 from jobs.show import answer
-from pipeline.plan import Plan, read_shard
+from pipeline.plan import Plan, read_planned
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample, generate_shard
 from pipeline.store.local import LocalStore
@@ -47,7 +47,7 @@ def command(job: str, overrides: tuple[str, ...], rows_per_task: int) -> int:
 def first_rows(store: LocalStore, plan: Plan, rows_per_task: int) -> Iterator[pa.Table]:
     """Per task the rows that come first in the source, as plan rows."""
     for task in sorted({shard.task for shard in plan.shards}):
-        shards = [read_shard(store, plan.plan_hash, shard) for shard in plan.shards if shard.task == task]
+        shards = [read_planned(store, plan.plan_hash, shard) for shard in plan.shards if shard.task == task]
         yield pa.concat_tables(shards).sort_by("_ordinal").slice(0, rows_per_task)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from configs.errors import UsageError
-from pipeline.export.committed_shard import read_shard as read_committed
+from pipeline.committed_shard import read_shard
 from pipeline.layout import data_key
-from pipeline.plan import read_shard
+from pipeline.plan import read_planned
 from pipeline.run_state import RunView
 
 
@@ -31,13 +31,13 @@ def answers(view: RunView) -> Iterator[Answer]:
     for shard in view.plan.shards:
         if shard.shard not in view.done:
             continue
-        committed = read_committed(view.store, data_key(shard.task, shard.shard), False).ok
+        committed = read_shard(view.store, data_key(shard.task, shard.shard), with_errors=False).ok
         if "token_ids" not in committed.schema.names or "id" not in committed.schema.names:
             raise UsageError(
                 f"{view.plan.run} did not keep the tokens of its output; run the job with --set sink.token_ids=true "
                 "(and with id among sink.columns), then train on that run"
             )
-        planned = read_shard(view.store, view.plan.plan_hash, shard)
+        planned = read_planned(view.store, view.plan.plan_hash, shard)
         ids, prompts = (planned.column(name).to_pylist() for name in ("_id", "_prompt_token_ids"))
         prompt_of = dict(zip(ids, prompts, strict=True))
         for row in committed.select(["row_id", "id", "task", "token_ids"]).to_pylist():

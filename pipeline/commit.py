@@ -13,6 +13,7 @@ failed commits an object with no rows.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,10 +21,11 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from configs.errors import StorageError
 from pipeline.fault_points import FaultPoints
 from pipeline.footer import FOOTER_KEY, ShardFooter, read_footer
 from pipeline.layout import data_key, errors_key
-from pipeline.store.base import AlreadyExists, Store
+from pipeline.store.base import AlreadyExists, NotFound, Store
 from pipeline.usage import Usage
 
 
@@ -54,17 +56,36 @@ def commit_shard(
     body = parquet_bytes(ok, compression, footer)
     faults.reach("before_put", key)
     try:
-        store.put_if_absent(key, body, {"incarnation": footer.incarnation})
+        store.put_if_absent(key, body)
     except AlreadyExists:
-        return _already(store, key, footer)
+        return give_way(store, footer)
     faults.reach("after_put", key)
     return Receipt(footer.shard, "committed", footer.usage, footer.num_rows)
 
 
-def _already(store: Store, key: str, ours: ShardFooter) -> Receipt:
-    theirs = read_footer(store, key)
+def already_committed(store: Store, task: str, shard: int) -> Receipt | None:
+    """The receipt of a shard that somebody has committed; None if nobody has.
+
+    Raises:
+        StorageError: after the store's own retries.
+    """
+    try:
+        stands = read_footer(store, data_key(task, shard))
+    except NotFound:
+        return None
+    return Receipt(shard, "already", stands.usage, stands.num_rows)
+
+
+def give_way(store: Store, ours: ShardFooter) -> Receipt:
+    """Another version of our shard stands and stays: drop our error object; the receipt is of what stands.
+
+    Raises:
+        StorageError: after the store's own retries.
+    """
+    theirs = read_footer(store, data_key(ours.task, ours.shard))
     if ours.errors_key and ours.errors_key != theirs.errors_key:
-        store.delete(ours.errors_key)
+        with contextlib.suppress(StorageError):  # the sweep at the end of the run takes it, too
+            store.delete(ours.errors_key)
     return Receipt(ours.shard, "already", theirs.usage, theirs.num_rows)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.ranged_file import RangedFile
+from pipeline.ranged_file import read_ranges
 from pipeline.store.base import Store
 from pipeline.usage import Usage
 
@@ -49,15 +49,16 @@ class ShardFooter:
     """Where its error rows are; None if there are none."""
     shard_attempt: int = 1
     """How often an engine has started on this shard."""
-    extra: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         return json.dumps({**asdict(self), "usage": self.usage.to_json()}, sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> ShardFooter:
+        """Inverse of `to_bytes`; what another version wrote beside is passed over."""
         data = json.loads(raw)
-        return cls(**{**data, "usage": Usage.from_json(data["usage"])})
+        known: dict[str, Any] = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        return cls(**{**known, "usage": Usage.from_json(data["usage"])})
 
 
 def read_footer(store: Store, key: str) -> ShardFooter:
@@ -67,7 +68,7 @@ def read_footer(store: Store, key: str) -> ShardFooter:
         NotFound: no such object.
         ValueError: a Parquet file that no engine of ours committed.
     """
-    metadata = pq.read_metadata(RangedFile(store, key)).metadata or {}
+    metadata = read_ranges(store, key, pq.read_metadata).metadata or {}
     raw = metadata.get(FOOTER_KEY.encode())
     if raw is None:
         raise ValueError(f"{store.url}/{key} has no {FOOTER_KEY} footer: it was not committed by Draftfleet")

@@ -3,7 +3,7 @@
     make_plan            check every row, cut shards, write them              heavy: tokenizer, sort
     current_fingerprint  what the job would produce now, to compare with a plan
     load_plan            the plan that a run's folder holds
-    read_shard           the rows of one shard, by ranged reads
+    read_planned         the rows of one shard, by ranged reads
 
 Written in this order: parts and rejected rows, plan.json, then `_plan/CURRENT`, which makes it the run's plan. CURRENT
 is created if absent, so the first of two planners wins; the second adopts its plan, if it is one of the same job.
@@ -248,7 +248,7 @@ def _damaged(store: Store, key: str) -> StorageError:
     )
 
 
-def read_shard(store: Store, plan_hash: str, shard: PlannedShard) -> pa.Table:
+def read_planned(store: Store, plan_hash: str, shard: PlannedShard) -> pa.Table:
     """The plan rows of a shard, in `pipeline.schema.plan_schema`. Fetches its row group and the part's footer only."""
     with RangedFile(store, plan_part(plan_hash, shard.part)) as file, pq.ParquetFile(file, pre_buffer=True) as parquet:
         return parquet.read_row_group(shard.row_group)

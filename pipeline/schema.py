@@ -110,6 +110,12 @@ RESERVED_NAMES = OUTPUT_NAMES | {field.name for field in ERROR_FIELDS}
 """A carried column may not bear these, nor start with an underscore that a plan column uses."""
 
 
+def sample_of(row_id: str) -> tuple[str, int]:
+    """The id of the input row, which may hold `#` itself, and the sample's index: `row_id` is `<id>#<index>`."""
+    row, _, index = row_id.rpartition("#")
+    return row, int(index)
+
+
 def plan_schema(carried: pa.Schema) -> pa.Schema:
     return pa.schema([*PLAN_FIELDS, *carried])
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from configs.job import Job, Storage
-from pipeline.plan import load_plan, read_shard
+from pipeline.plan import load_plan, read_planned
 from pipeline.shard_work import requests
 from pipeline.store.open import open_store
 from workers.contract import Engine, Finished, Request
@@ -60,7 +60,7 @@ def main(run_folder: str, numbers: Sequence[int], in_flight: int) -> None:
     engine = create_engine(
         job.model, job.draft, job.engine, longest_request_tokens=plan.longest_request_tokens, threads=1
     )
-    tables = [read_shard(store, plan.plan_hash, plan.shard(number)) for number in numbers]
+    tables = [read_planned(store, plan.plan_hash, plan.shard(number)) for number in numbers]
     shards = [[request for _, request in requests(job, table)] for table in tables]
     print(json.dumps(asyncio.run(timed(engine, shards, in_flight))))
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.errors import UsageError
-from pipeline.export.committed_shard import read_rejected, read_shards, shard_keys
+from pipeline.committed_shard import read_rejected, read_shards, shard_keys
 from pipeline.export.files import write_lines
 from pipeline.export.line import Line, LineFormat
 from pipeline.export.openai_lines import OpenAILines
@@ -27,7 +27,7 @@ from pipeline.export.plain_lines import CsvLines, JsonLines
 from pipeline.export.training_lines import TrainingLines
 from pipeline.layout import CURRENT
 from pipeline.plan import Plan, load_plan
-from pipeline.ranged_file import RangedFile
+from pipeline.ranged_file import read_ranges
 from pipeline.schema import output_schema
 from pipeline.store.base import Store
 
@@ -63,7 +63,7 @@ def export(
     keys = shard_keys(store)
     if not keys and not include_errors:
         raise UsageError(f"no row of {store.url} is done yet; `draftfleet status` says how far it is")
-    kept = pq.read_schema(RangedFile(store, keys[0])) if keys else output_schema(plan.carried)
+    kept = read_ranges(store, keys[0], pq.read_schema) if keys else output_schema(plan.carried)
     _refuse_impossible(to, kept, include_errors, order)
     form = _format(to, plan, kept, include_errors)
     lines = _lines(store, form, include_errors)

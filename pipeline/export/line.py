@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pipeline.export.committed_shard import CommittedShard
+from pipeline.committed_shard import CommittedShard
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from configs.errors import UsageError
-from pipeline.export.committed_shard import CommittedShard
+from pipeline.committed_shard import CommittedShard
 from pipeline.export.json_line import json_line
 from pipeline.export.line import Line, line_of
 from pipeline.footer import ShardFooter
+from pipeline.schema import sample_of
 
 READ = (
     *("row_id", "text", "reasoning", "finish_reason"),
@@ -49,7 +50,8 @@ class OpenAILines:
 
     def shard(self, shard: CommittedShard) -> Iterator[Line]:
         answered: set[str] = set()
-        for row_id, samples in groupby(shard.ok.select(self._columns).to_pylist(), key=_id_of):
+        rows = shard.ok.select(self._columns).to_pylist()
+        for row_id, samples in groupby(rows, key=lambda row: sample_of(row["row_id"])[0]):
             answered.add(row_id)
             yield self._response(row_id, list(samples), shard.footer)
         for row in [] if shard.errors is None else shard.errors.to_pylist():
@@ -87,17 +89,12 @@ class OpenAILines:
         return hashlib.blake2b("\0".join((self._run, kind, unique)).encode(), digest_size=16).hexdigest()
 
 
-def _id_of(row: Row) -> str:
-    """`row_id` is `<id>#<sample>`, and always kept; an id may hold `#` itself."""
-    return str(row["row_id"]).rpartition("#")[0]
-
-
 def _choice(sample: Row) -> dict[str, Any]:
     message = {"role": "assistant", "content": sample["text"]}
     if sample.get("reasoning") is not None:
         message["reasoning_content"] = sample["reasoning"]
     return {
-        "index": int(str(sample["row_id"]).rpartition("#")[2]),
+        "index": sample_of(sample["row_id"])[1],
         "message": message,
         "logprobs": None,
         "finish_reason": sample.get("finish_reason"),
@@ -107,7 +104,7 @@ def _choice(sample: Row) -> dict[str, Any]:
 def _usage(samples: list[Row]) -> dict[str, int] | None:
     """Tokens of the row; None if the run did not keep them or the sample that carries the prompt's failed."""
     first = samples[0]
-    if "output_tokens" not in first or first.get("prompt_tokens") is None or not first["row_id"].endswith("#0"):
+    if "output_tokens" not in first or first.get("prompt_tokens") is None or sample_of(first["row_id"])[1]:
         return None
     prompt, completion = int(first["prompt_tokens"]), sum(int(sample["output_tokens"]) for sample in samples)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

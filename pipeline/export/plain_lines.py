@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.export.committed_shard import CommittedShard
+from pipeline.committed_shard import CommittedShard
 from pipeline.export.json_line import json_line, plain
 from pipeline.export.line import Line, line_of
 

@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from configs.errors import UsageError
 from configs.job import Job, Task
-from pipeline.export.committed_shard import CommittedShard
+from pipeline.committed_shard import CommittedShard
 from pipeline.export.json_line import json_line
 from pipeline.export.line import Line, line_of
 from pipeline.export.plain_lines import with_json
 from pipeline.plan import Plan
 from pipeline.planning.prompt import Conversation, Templates
 from pipeline.planning.row_check import RejectedRow, RowCheck
-from pipeline.schema import OUTPUT_NAMES
+from pipeline.schema import OUTPUT_NAMES, sample_of
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.earlier_run import NEW_NAMES, PREFIX
 
@@ -49,7 +49,7 @@ class TrainingLines:
         carried = [name for name in shard.ok.column_names if name not in OUTPUT_NAMES]
         for row in shard.ok.to_pylist():
             columns = with_json({name: row[name] for name in carried}, self._plan.json_columns)
-            row_id = str(row["row_id"]).rpartition("#")[0]
+            row_id, _ = sample_of(row["row_id"])
             asked = self._conversation(row_id, {**columns, "id": row_id, "task": shard.footer.task})
             messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
             answer = {"role": "assistant", "content": row["text"]}

@@ -26,6 +26,7 @@ from pipeline.source.hf_dataset import STATE, hf_files, read_arrow
 from pipeline.source.jsonl import BOM, read_lines
 from pipeline.source.openai_batch import is_batch_line
 from pipeline.source.parquet import read_parquet
+from pipeline.store.base import Changed
 
 Format = Literal["jsonl", "parquet", "csv", "openai_batch", "hf_dataset"]
 
@@ -83,6 +84,8 @@ class OpenSource:
         with open_file(file, self.storage) as stream:
             try:
                 yield from self._read(stream, number, file, ordinal, size)
+            except Changed:
+                raise SourceError(f"{file.path} changed while it was read; plan again when it is complete") from None
             except (OSError, pa.ArrowException) as error:
                 raise SourceError(f"{file.path} cannot be read to its end: {error}") from None
 

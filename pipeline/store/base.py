@@ -18,8 +18,8 @@ A StorageError from `put*` whose answer got lost leaves open whether the object 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from configs.errors import StorageError
@@ -30,15 +30,11 @@ class NotFound(StorageError):
 
 
 class AlreadyExists(StorageError):
-    """`put_if_absent` found an object under this key. `stat` describes it if the store could tell."""
-
-    def __init__(self, message: str, stat: Stat | None = None) -> None:
-        super().__init__(message)
-        self.stat = stat
+    """`put_if_absent` found an object under this key."""
 
 
 class Changed(StorageError):
-    """`put_if_match` found another version, or none."""
+    """`put_if_match` or `get_range` found another version than was asked for; the former also raises it for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +47,6 @@ class Stat:
     """Opaque; changes with the content, and may be the same for the same content."""
     modified: float
     """Seconds since the epoch, by the store's clock; whole seconds on S3."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """As given to put*. S3 keeps it with the object and tells it in `head`; a local file has no place for it, so there
-    `head` tells none. Empty in listings."""
 
 
 class Store(Protocol):
@@ -64,16 +57,17 @@ class Store(Protocol):
         """Where it lies, as a user would type it: an absolute path or s3://bucket/prefix."""
         ...
 
-    def put_if_absent(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat: ...
+    def put_if_absent(self, key: str, data: bytes) -> Stat: ...
 
-    def put_if_match(self, key: str, data: bytes, etag: str, metadata: Mapping[str, str] | None = None) -> Stat: ...
+    def put_if_match(self, key: str, data: bytes, etag: str) -> Stat: ...
 
-    def put(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat: ...
+    def put(self, key: str, data: bytes) -> Stat: ...
 
     def get(self, key: str) -> bytes: ...
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """At most `length` bytes from byte `start`; fewer, or none, where the object ends earlier."""
+    def get_range(self, key: str, start: int, length: int, etag: str | None = None) -> bytes:
+        """At most `length` bytes from byte `start`; fewer, or none, where the object ends earlier. Given an etag, those
+        of that version, or Changed."""
         ...
 
     def head(self, key: str) -> Stat: ...

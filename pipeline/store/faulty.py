@@ -15,13 +15,12 @@ pattern, so a schedule means the same whatever else runs beside it.
 from __future__ import annotations
 
 import fnmatch
-import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 from configs.errors import StorageError
 from pipeline.fault_points import Crash
@@ -45,18 +44,6 @@ class StoreFault:
     times: int = 1
     delay_s: float = 0.0
     """How late a `slow` call is."""
-
-
-def seeded_faults(
-    seed: int, count: int, methods: Sequence[Method] = ("put_if_absent", "put_if_match", "put"), among: int = 50
-) -> tuple[StoreFault, ...]:
-    """`count` faults of all kinds, spread by the seed over the first `among` calls of each method."""
-    draw = random.Random(seed)
-    kinds: tuple[FaultKind, ...] = get_args(FaultKind)
-    return tuple(
-        StoreFault(draw.choice(kinds), draw.choice(methods), nth=draw.randint(1, among), delay_s=draw.uniform(0, 0.05))
-        for _ in range(count)
-    )
 
 
 @dataclass(slots=True)
@@ -87,20 +74,20 @@ class FaultyStore:
     def url(self) -> str:
         return self.inner.url
 
-    def put_if_absent(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
-        return self._call("put_if_absent", key, lambda: self.inner.put_if_absent(key, data, metadata))
+    def put_if_absent(self, key: str, data: bytes) -> Stat:
+        return self._call("put_if_absent", key, lambda: self.inner.put_if_absent(key, data))
 
-    def put_if_match(self, key: str, data: bytes, etag: str, metadata: Mapping[str, str] | None = None) -> Stat:
-        return self._call("put_if_match", key, lambda: self.inner.put_if_match(key, data, etag, metadata))
+    def put_if_match(self, key: str, data: bytes, etag: str) -> Stat:
+        return self._call("put_if_match", key, lambda: self.inner.put_if_match(key, data, etag))
 
-    def put(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
-        return self._call("put", key, lambda: self.inner.put(key, data, metadata))
+    def put(self, key: str, data: bytes) -> Stat:
+        return self._call("put", key, lambda: self.inner.put(key, data))
 
     def get(self, key: str) -> bytes:
         return self._call("get", key, lambda: self.inner.get(key))
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._call("get_range", key, lambda: self.inner.get_range(key, start, length))
+    def get_range(self, key: str, start: int, length: int, etag: str | None = None) -> bytes:
+        return self._call("get_range", key, lambda: self.inner.get_range(key, start, length, etag))
 
     def head(self, key: str) -> Stat:
         return self._call("head", key, lambda: self.inner.head(key))

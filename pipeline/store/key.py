@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from configs.errors import StorageError
 
 MAX_PART_BYTES = 255
@@ -44,15 +42,3 @@ def _problem(key: str) -> str | None:
 def is_key(key: str) -> bool:
     """False for what lies in a folder but is no object of ours: hidden files, the `folder/` marks of S3 consoles."""
     return _problem(key) is None
-
-
-def checked_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy. Names are lower case ASCII, as they travel in HTTP headers; values may be any text.
-
-    Raises:
-        ValueError: a name that would come back changed.
-    """
-    for name in metadata or {}:
-        if not (name.isascii() and name.replace("-", "").isalnum() and name == name.lower()):
-            raise ValueError(f"metadata name {name!r} must be lower case letters, digits and hyphens")
-    return dict(metadata or {})

@@ -13,14 +13,14 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from stat import S_ISDIR
 
 from configs.errors import StorageError
 from pipeline.store.atomic import link, locked, make_folder, replace, temporary_file, unlink
 from pipeline.store.base import AlreadyExists, Changed, NotFound, Stat
-from pipeline.store.key import checked_key, checked_metadata
+from pipeline.store.key import checked_key
 from pipeline.store.probe import probe
 
 SCRATCH = ".tmp"
@@ -62,17 +62,17 @@ class LocalStore:
     def url(self) -> str:
         return self.root
 
-    def put_if_absent(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
+    def put_if_absent(self, key: str, data: bytes) -> Stat:
         path = self._path(key)
         if os.path.lexists(path):
-            raise self._exists(key)
+            raise AlreadyExists(f"{path} exists")
         with _told("write", path, len(data)), temporary_file(self.scratch, data) as temporary:
-            stat = _stat(key, os.stat(temporary), checked_metadata(metadata))
+            stat = _stat(key, os.stat(temporary))
             if not link(temporary, path):
-                raise self._exists(key)
+                raise AlreadyExists(f"{path} exists")
             return stat
 
-    def put_if_match(self, key: str, data: bytes, etag: str, metadata: Mapping[str, str] | None = None) -> Stat:
+    def put_if_match(self, key: str, data: bytes, etag: str) -> Stat:
         path = self._path(key)
         with (
             _told("replace", path, len(data)),
@@ -81,27 +81,29 @@ class LocalStore:
         ):
             if present is None or _etag(present) != etag:
                 raise Changed(f"{path} {'was changed' if present else 'is gone'}: it is no longer version {etag}")
-            return _stat(key, replace(temporary, path, present), checked_metadata(metadata))
+            return _stat(key, replace(temporary, path, present))
 
-    def put(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
+    def put(self, key: str, data: bytes) -> Stat:
         path = self._path(key)
         with _told("write", path, len(data)), temporary_file(self.scratch, data) as temporary:
             while True:
                 with locked(path) as present:
                     if present is not None:
-                        return _stat(key, replace(temporary, path, present), checked_metadata(metadata))
+                        return _stat(key, replace(temporary, path, present))
                 stat = os.stat(temporary)
                 if link(temporary, path):
-                    return _stat(key, stat, checked_metadata(metadata))
+                    return _stat(key, stat)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
         with _found("read", path), open(path, "rb") as file:
             return file.read()
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
+    def get_range(self, key: str, start: int, length: int, etag: str | None = None) -> bytes:
         path = self._path(key)
         with _found("read", path), open(path, "rb") as file:
+            if etag is not None and _etag(os.fstat(file.fileno())) != etag:
+                raise Changed(f"{path} was replaced while it was read; read it again")
             file.seek(start)
             return file.read(length)
 
@@ -125,12 +127,12 @@ class LocalStore:
                 unlink(path)
 
     def now(self) -> float:
-        """By the file system's clock, which on NFS is the server's. A reader who may not write gets this machine's."""
+        """By the file system's clock, which on NFS is the server's. Who cannot write gets this machine's."""
         try:
             with temporary_file(self.scratch, b"") as temporary:
                 return os.stat(temporary).st_mtime
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):
                 return time.time()
             raise _translated(error, "write", self.scratch) from error
 
@@ -155,11 +157,6 @@ class LocalStore:
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, checked_key(key))
-
-    def _exists(self, key: str) -> AlreadyExists:
-        with contextlib.suppress(NotFound):
-            return AlreadyExists(f"{self._path(key)} exists", self.head(key))
-        return AlreadyExists(f"{self._path(key)} existed a moment ago")
 
 
 @contextlib.contextmanager
@@ -191,8 +188,8 @@ def _etag(stat: os.stat_result) -> str:
     return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
 
 
-def _stat(key: str, stat: os.stat_result, metadata: Mapping[str, str] | None = None) -> Stat:
-    return Stat(key, stat.st_size, _etag(stat), stat.st_mtime, metadata or {})
+def _stat(key: str, stat: os.stat_result) -> Stat:
+    return Stat(key, stat.st_size, _etag(stat), stat.st_mtime)
 
 
 def _remove_abandoned(scratch: str, now: float) -> None:

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
@@ -29,7 +28,7 @@ from configs.errors import StorageError
 from configs.job import Storage
 from pipeline.store.backoff import retry
 from pipeline.store.base import AlreadyExists, Changed, NotFound, Stat
-from pipeline.store.key import checked_key, checked_metadata, is_key
+from pipeline.store.key import checked_key, is_key
 from pipeline.store.probe import probe
 from pipeline.store.s3_client import client_for, impatient
 from pipeline.store.s3_errors import FOREIGN, code_of, translate
@@ -65,36 +64,36 @@ class S3Store:
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
-    def put_if_absent(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
-        stat, written = self._put(key, data, metadata, {"IfNoneMatch": "*"})
+    def put_if_absent(self, key: str, data: bytes) -> Stat:
+        stat, written = self._put(key, data, {"IfNoneMatch": "*"})
         if stat is None or not written:
-            raise AlreadyExists(f"{self.url}/{key} exists", stat)
+            raise AlreadyExists(f"{self.url}/{key} exists")
         return stat
 
-    def put_if_match(self, key: str, data: bytes, etag: str, metadata: Mapping[str, str] | None = None) -> Stat:
-        stat, written = self._put(key, data, metadata, {"IfMatch": f'"{etag}"'})
+    def put_if_match(self, key: str, data: bytes, etag: str) -> Stat:
+        stat, written = self._put(key, data, {"IfMatch": f'"{etag}"'})
         if stat is None or not written:
             found = f"is now version {stat.etag}, not {etag}" if stat else f"is gone: it is no longer version {etag}"
             raise Changed(f"{self.url}/{key} {found}")
         return stat
 
-    def put(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
-        stat, _ = self._put(key, data, metadata, {})
+    def put(self, key: str, data: bytes) -> Stat:
+        stat, _ = self._put(key, data, {})
         assert stat is not None
         return stat
 
     def get(self, key: str) -> bytes:
         return self._read(key, {})
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
+    def get_range(self, key: str, start: int, length: int, etag: str | None = None) -> bytes:
         if length == 0:
             self.head(key)
             return b""
-        return self._read(key, {"Range": f"bytes={start}-{start + length - 1}"})
+        condition = {} if etag is None else {"IfMatch": f'"{etag}"'}
+        return self._read(key, {"Range": f"bytes={start}-{start + length - 1}", **condition})
 
     def head(self, key: str) -> Stat:
-        stat = self._look(key)
-        return replace(stat, metadata={name: text for name, text in stat.metadata.items() if name != WRITER})
+        return _stat(key, self._look(key))
 
     def list(self, prefix: str) -> Iterator[Stat]:
         """Asks for every page at once and sorts: not every store lists in key order (SeaweedFS, S3 Express)."""
@@ -145,22 +144,19 @@ class S3Store:
     def _full(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
 
-    def _put(
-        self, key: str, data: bytes, metadata: Mapping[str, str] | None, condition: Mapping[str, Any]
-    ) -> tuple[Stat | None, bool]:
+    def _put(self, key: str, data: bytes, condition: Mapping[str, Any]) -> tuple[Stat | None, bool]:
         """What stands under the key now, if anything, and whether this call wrote it."""
         if len(data) > MAX_PUT_BYTES:
             raise StorageError(f"{self.url}/{key}: {len(data)} bytes are over 5 GiB; write smaller shards")
         writer = uuid.uuid4().hex
-        named = checked_metadata(metadata)
-        request = self._request(key, data, {**named, WRITER: writer})
+        request = self._request(key, data, writer)
         with self._told("write", key):
             try:
                 answer = retry(
                     lambda: self._client.put_object(**request, **condition), _conflict, self.storage.max_attempts
                 )
-                modified = _date(answer) or self._look(key).modified
-                return Stat(key, len(data), _etag(answer), modified, named), True
+                modified = _date(answer) or self.head(key).modified
+                return Stat(key, len(data), _etag(answer), modified), True
             except ClientError as error:
                 unmet = (*UNMET, *ABSENT) if "IfMatch" in condition else UNMET
                 if not condition or code_of(error) not in unmet:
@@ -169,20 +165,19 @@ class S3Store:
 
     def _whose(self, key: str, writer: str) -> tuple[Stat | None, bool]:
         with contextlib.suppress(NotFound):
-            stat = self._look(key)
-            ours = stat.metadata.get(WRITER) == writer
-            return replace(stat, metadata={n: t for n, t in stat.metadata.items() if n != WRITER}), ours
+            found = self._look(key)
+            names = {name.lower(): text for name, text in found["Metadata"].items()}
+            return _stat(key, found), names.get(WRITER) == writer
         return None, False
 
-    def _request(self, key: str, data: bytes, metadata: Mapping[str, str]) -> dict[str, Any]:
+    def _request(self, key: str, data: bytes, writer: str) -> dict[str, Any]:
         digest = hashlib.md5(data, usedforsecurity=False).digest()
         request: dict[str, Any] = {
             "Bucket": self.bucket,
             "Key": self._full(checked_key(key)),
             "Body": data,
             "ContentMD5": base64.b64encode(digest).decode(),
-            # Headers are ASCII and lose spaces at their ends.
-            "Metadata": {name: quote(text, safe="/:,;=@+") for name, text in metadata.items()},
+            "Metadata": {WRITER: writer},
         }
         if self.storage.kms_key_id:
             request |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.storage.kms_key_id}
@@ -200,13 +195,13 @@ class S3Store:
             except ClientError as error:
                 if code_of(error) in ("InvalidRange", "416"):
                     return b""
+                if code_of(error) in UNMET:
+                    raise Changed(f"{self.url}/{key} was replaced while it was read; read it again") from error
                 raise
 
-    def _look(self, key: str) -> Stat:
+    def _look(self, key: str) -> Mapping[str, Any]:
         with self._told("look at", key):
-            answer = self._client.head_object(Bucket=self.bucket, Key=self._full(checked_key(key)))
-        metadata = {name.lower(): unquote(text) for name, text in answer["Metadata"].items()}
-        return Stat(key, answer["ContentLength"], _etag(answer), answer["LastModified"].timestamp(), metadata)
+            return self._client.head_object(Bucket=self.bucket, Key=self._full(checked_key(key)))
 
     def _listed(self, entry: Mapping[str, Any]) -> Stat:
         key = entry["Key"].removeprefix(f"{self.prefix}/" if self.prefix else "")
@@ -233,6 +228,10 @@ class S3Store:
 
 def _conflict(error: Exception) -> bool:
     return isinstance(error, ClientError) and code_of(error) in CONFLICT
+
+
+def _stat(key: str, found: Mapping[str, Any]) -> Stat:
+    return Stat(key, found["ContentLength"], _etag(found), found["LastModified"].timestamp())
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

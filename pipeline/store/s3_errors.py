@@ -41,7 +41,6 @@ NEXT_STEP = {
     "IllegalLocationConstraintException": _REGION,
     "BadDigest": "the bytes changed on their way; try again, and suspect a proxy if it happens again",
     "EntityTooLarge": "the object is too large for this store; write smaller shards (shard.target_seconds)",
-    "MetadataTooLarge": "the object's metadata is over 2 KB; shorten the names",
     "QuotaExceeded": _FULL,
     "InsufficientStorage": _FULL,
     "507": _FULL,

@@ -10,7 +10,7 @@ from tiny_llama import make_core, make_request, run
 from transformers import AutoModelForCausalLM
 
 from configs.load import load_job
-from pipeline.plan import make_plan, read_shard
+from pipeline.plan import make_plan, read_planned
 from pipeline.store.local import LocalStore
 from workers.models import fetch
 
@@ -23,7 +23,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """Row id -> prompt token ids, as the plan of the demo job has them."""
     store = LocalStore(str(tmp_path_factory.mktemp("plan")))
     plan = make_plan(load_job(DEMO), Path.cwd(), fetch("smollm2-135m-instruct"), store)
-    tables = [read_shard(store, plan.plan_hash, shard) for shard in plan.shards]
+    tables = [read_planned(store, plan.plan_hash, shard) for shard in plan.shards]
     return {
         row["_id"]: row["_prompt_token_ids"]
         for table in tables

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from configs.job import Job
 from pipeline.layout import plan_rejected
-from pipeline.plan import Plan, make_plan, read_shard
+from pipeline.plan import Plan, make_plan, read_planned
 from pipeline.store.base import AlreadyExists, NotFound, Stat
 
 
@@ -27,7 +27,7 @@ class MemoryStore:
     reads: list[tuple[str, int]] = field(default_factory=list)
     """(key, bytes) of every read."""
 
-    def put_if_absent(self, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> Stat:
+    def put_if_absent(self, key: str, data: bytes) -> Stat:
         if key in self.objects:
             raise AlreadyExists(key)
         self.objects[key] = data
@@ -36,7 +36,7 @@ class MemoryStore:
     def get(self, key: str) -> bytes:
         return self.get_range(key, 0, self.head(key).size)
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
+    def get_range(self, key: str, start: int, length: int, etag: str | None = None) -> bytes:
         data = self.objects[key][start : start + length]
         self.reads.append((key, len(data)))
         return data
@@ -78,7 +78,7 @@ class Planned:
         return pa.concat_tables(self.shard(number) for number in range(len(self.plan.shards)))
 
     def shard(self, number: int) -> pa.Table:
-        return read_shard(self.store, self.plan.plan_hash, self.plan.shard(number))
+        return read_planned(self.store, self.plan.plan_hash, self.plan.shard(number))
 
     def by_id(self) -> dict[str, dict[str, Any]]:
         return {row["_id"]: row for row in self.rows}

@@ -13,12 +13,14 @@ import pytest
 
 from configs.errors import RowError
 from configs.job import DraftPolicy, Sampling
-from pipeline.commit import Receipt, commit_shard
+from pipeline.commit import Receipt, already_committed, commit_shard
 from pipeline.fault_points import Crash, FaultPoints, Point, PointFault
 from pipeline.footer import ShardFooter, read_footer, read_footers
 from pipeline.schema import SAMPLING, error_schema, output_schema, plan_schema
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample
+from pipeline.store.base import Store
+from pipeline.store.faulty import FaultyStore, StoreFault
 from pipeline.store.local import LocalStore
 from pipeline.usage import Usage
 from workers.contract import Finished, Request, SpeculationStats
@@ -80,7 +82,7 @@ def footer(incarnation: str, samples: list[Sample]) -> ShardFooter:
     )
 
 
-def commit(store: LocalStore, incarnation: str, samples: list[Sample], faults: FaultPoints | None = None) -> Receipt:
+def commit(store: Store, incarnation: str, samples: list[Sample], faults: FaultPoints | None = None) -> Receipt:
     rows = plan_rows(4)
     return commit_shard(
         store,
@@ -121,6 +123,19 @@ def test_the_second_commit_changes_nothing_and_reports_the_first(store: LocalSto
     assert receipt.status == "already"
     assert receipt.usage.errors == {"timeout": 1}
     assert {stat.key: store.get(stat.key) for stat in store.list("")} == before
+
+
+def test_who_lost_the_race_and_cannot_clean_up_has_done_no_harm(store: LocalStore) -> None:
+    commit(store, "a1-x", [sample(0), sample(1, error="timeout")])
+    faulty = FaultyStore(store, (StoreFault("unavailable", "delete", times=99),))
+    receipt = commit(faulty, "a1-zombie", [sample(0), sample(1, error="aborted")])
+    assert (receipt.status, receipt.usage.errors) == ("already", {"timeout": 1})
+
+
+def test_what_stands_is_told_without_generating_it(store: LocalStore) -> None:
+    assert already_committed(store, "code", 7) is None
+    made = commit(store, "a1-x", [sample(0), sample(1, error="timeout")])
+    assert already_committed(store, "code", 7) == dataclasses.replace(made, status="already")
 
 
 def test_the_same_engine_trying_again_leaves_one_error_object(store: LocalStore) -> None:

