@@ -22,7 +22,7 @@ from pipeline.layout import CURRENT, DATA_DIR, MANIFEST
 from pipeline.planning.carried import free_name
 from pipeline.schema import OUTPUT_NAMES, RESERVED_NAMES
 from pipeline.source.column_map import ColumnMap
-from pipeline.source.files import SourceFile, exists, find_files, is_s3, open_file
+from pipeline.source.files import SourceFile, exists, find_files, open_file, without_file_scheme
 from pipeline.source.parquet import parquet_columns
 
 PREFIX = "run:"
@@ -45,7 +45,7 @@ def open_earlier_run(name: str, job: Job, base_dir: Path) -> EarlierRun:
     Raises:
         SourceError: no such run, none of its rows is done, or it kept no texts.
     """
-    folder = (name if "/" in name else _below_sink(job, name)).rstrip("/")
+    folder = without_file_scheme(name if "/" in name else _below_sink(job, name)).rstrip("/")
     if not exists(f"{folder}/{CURRENT}", base_dir, job.storage):
         raise SourceError(f"source.path run:{name}: no run in {folder}; `draftfleet runs` lists what there is")
     try:
@@ -64,7 +64,8 @@ def open_earlier_run(name: str, job: Job, base_dir: Path) -> EarlierRun:
 
 
 def _below_sink(job: Job, run: str) -> str:
-    return f"{job.sink.path.rstrip('/')}/{run}" if is_s3(job.sink.path) else str(Path.cwd() / job.sink.path / run)
+    root = job.sink.path
+    return f"{root.rstrip('/')}/{run}" if "://" in root else str(Path.cwd() / root / run)
 
 
 def _columns(job: Job, present: Sequence[str]) -> ColumnMap:

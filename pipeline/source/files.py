@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -64,6 +65,21 @@ class SourceFile:
 
 def is_s3(path: str) -> bool:
     return _S3_URL.match(path) is not None
+
+
+def without_file_scheme(path: str) -> str:
+    """The path of a `file:` URL; S3 URLs and paths stay as they are.
+
+    Raises:
+        SourceError: it is a URL of another kind, or of another host's file.
+    """
+    scheme, separator, rest = path.partition("://")
+    if not separator or is_s3(path):
+        return path
+    host, _, below = rest.partition("/")
+    if scheme.lower() != "file" or host not in ("", "localhost"):
+        raise SourceError(f"source.path {path}: {scheme}:// is not read; use s3://bucket/key, file:///path or a path")
+    return f"/{unquote(below)}"
 
 
 def is_glob(path: str) -> bool:

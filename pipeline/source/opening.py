@@ -21,7 +21,7 @@ from pipeline.source.chunk import Chunk
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.csv_file import read_csv
 from pipeline.source.earlier_run import PREFIX, open_earlier_run
-from pipeline.source.files import SourceFile, find_files, is_glob, open_file
+from pipeline.source.files import SourceFile, find_files, is_glob, open_file, without_file_scheme
 from pipeline.source.hf_dataset import STATE, hf_files, read_arrow
 from pipeline.source.jsonl import BOM, read_lines
 from pipeline.source.openai_batch import is_batch_line
@@ -111,6 +111,7 @@ def open_source(job: Job, base_dir: Path) -> OpenSource:
     patterns = [source.path] if isinstance(source.path, str) else list(source.path)
     if any(pattern.startswith(PREFIX) for pattern in patterns):
         return _open_run(job, patterns, base_dir)
+    patterns = [without_file_scheme(pattern) for pattern in patterns]
     columns = ColumnMap.of(source.columns, source.rename)
     datasets = _hf_files(job, patterns, base_dir)
     if datasets:

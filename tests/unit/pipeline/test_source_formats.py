@@ -375,6 +375,22 @@ def test_a_source_that_is_not_there_is_named(tmp_path: Path, path: str) -> None:
         open_source(job_over(path), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["in.jsonl", "two words ü.jsonl"])
+def test_a_file_may_be_named_by_its_url(tmp_path: Path, name: str) -> None:
+    path = write_jsonl(tmp_path / name, [{"prompt": "x"}])
+    for url in (path.as_uri(), f"file://localhost{path}", f"{tmp_path.as_uri()}/*.jsonl", tmp_path.as_uri()):
+        [file] = open_source(job_over(url), Path("/elsewhere")).files
+        assert file.path == str(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["gs://bucket/in.jsonl", "https://host/in.jsonl", "hdfs://host/folder", "file://host/in.jsonl"]
+)
+def test_another_place_than_disk_and_s3_is_refused_by_name(tmp_path: Path, path: str) -> None:
+    with pytest.raises(SourceError, match=rf"{path}: \w+:// is not read; use s3://bucket/key, file:///path or a path"):
+        open_source(job_over(path), tmp_path)
+
+
 def test_an_unknown_ending_needs_a_format(tmp_path: Path, chat_model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.txt", [{"prompt": "x"}])
     with pytest.raises(SourceError, match=r"rows\.txt: what format is it\? Set source\.format"):

@@ -13,7 +13,7 @@ from planning import job_over, planned, write_jsonl
 from configs.errors import SourceError
 from configs.job import Job
 from pipeline.layout import MANIFEST, data_key
-from pipeline.plan import make_plan, read_shard
+from pipeline.plan import make_plan, read_planned
 from pipeline.schema import output_schema
 from pipeline.store.local import LocalStore
 
@@ -29,7 +29,7 @@ def finish(folder: Path, model: Path, job: Job) -> Path:
     store = LocalStore(str(folder))
     plan = make_plan(job, folder, model, store)
     for shard in plan.shards:
-        rows = read_shard(store, plan.plan_hash, shard).to_pylist()
+        rows = read_planned(store, plan.plan_hash, shard).to_pylist()
         out = [answered(row, sample) for row in rows for sample in range(row["_sampling"]["n"])]
         table = pa.Table.from_pylist(out, output_schema(plan.carried))
         path = folder / data_key(shard.task, shard.shard)
@@ -80,6 +80,12 @@ def test_every_sample_is_a_row_with_the_earlier_text(earlier: Path, chat_model: 
     }
     assert (row["_sampling"]["n"], row["_sampling"]["temperature"]) == (1, 0.0)
     assert "Judge Answer 0. for Two (chat)" in got.plan.first_prompts["default"]
+
+
+def test_a_run_is_found_where_file_urls_lead(earlier: Path, chat_model: Path) -> None:
+    below_sink = job_over("run:w-1", sink={"path": earlier.parent.as_uri()})
+    for job in (below_sink, job_over(f"run:{earlier.as_uri()}")):
+        assert planned(job, chat_model).plan.num_rows == 4
 
 
 def test_a_task_is_kept_if_the_job_has_it(earlier: Path, chat_model: Path) -> None:
