@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from configs.errors import RowError
 from configs.job import Job, Sampling, Task
 from configs.nearest import did_you_mean
+from pipeline.excerpt import excerpt
 from pipeline.planning.prompt import Conversation, Message, Templates, row_error
 from pipeline.source.column_map import ColumnMap
 
@@ -107,7 +108,7 @@ class RowCheck:
         if value not in self._tasks:
             if self._columns.foreign_tasks:
                 return "default"
-            raise row_error("unknown_task", f"no task `{value}` in the job{did_you_mean(value, self._tasks)}")
+            raise row_error("unknown_task", f"no task {excerpt(value)} in the job{did_you_mean(value, self._tasks)}")
         return value
 
     def _sampling(self, task: str, row: Mapping[str, Any]) -> Sampling:
@@ -178,10 +179,12 @@ def overridden(base: Sampling, given: Mapping[str, Any]) -> Sampling:
     except ValidationError as error:
         first = error.errors()[0]
         column = first["loc"][0] if first["loc"] else "sampling"
-        raise row_error("bad_sampling", f"column `{column}`: {first['msg']} (it is {first['input']!r})") from None
+        raise row_error(
+            "bad_sampling", f"column `{column}`: {first['msg']} (it is {excerpt(first['input'])})"
+        ) from None
     for name in ("top_k", "max_tokens"):
         if getattr(sampling, name) > INT32_MAX:
-            raise row_error("bad_sampling", f"column `{name}`: {getattr(sampling, name)} is over {INT32_MAX}")
+            raise row_error("bad_sampling", f"column `{name}`: {excerpt(getattr(sampling, name))} is over {INT32_MAX}")
     return sampling
 
 
@@ -214,7 +217,7 @@ def _check_message(message: Any, number: int) -> Message:
     known = {key: value for key, value in message.items() if value is not None}
     role = known.get("role")
     if role not in ROLES:
-        raise row_error("bad_role", f"messages[{number}].role is {role!r}; it must be one of {', '.join(ROLES)}")
+        raise row_error("bad_role", f"messages[{number}].role is {excerpt(role)}; it must be one of {', '.join(ROLES)}")
     for key in UNSUPPORTED_MESSAGE_KEYS:
         if known.get(key):
             raise row_error("unsupported_key", f"messages[{number}].{key} is not supported")
@@ -233,7 +236,7 @@ def _text_part(part: dict[str, Any], number: int) -> str:
     if part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     raise row_error(
-        "bad_content", f"messages[{number}].content has a part of type {part.get('type')!r}; only text works"
+        "bad_content", f"messages[{number}].content has a part of type {excerpt(part.get('type'))}; only text works"
     )
 
 

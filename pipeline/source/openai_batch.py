@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from configs.errors import RowError
+from pipeline.excerpt import excerpt
 
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n", "stop")
 CARRIED_KEYS = ("metadata", "user")
@@ -59,8 +60,9 @@ def _envelope(line: dict[str, Any]) -> dict[str, Any]:
     unknown = [key for key in line if key not in LINE_KEYS]
     if unknown:
         raise _error("unsupported_key", f"`{unknown[0]}` is no key of a batch line")
+    asked = f"{line['method']} {line['url']}"
     if line["method"] != "POST" or line["url"] not in URLS:
-        raise _error("unsupported_url", f"{line['method']} {line['url']} is not served; POST to {' or '.join(URLS)}")
+        raise _error("unsupported_url", f"{excerpt(asked)} is not served; POST to {' or '.join(URLS)}")
     if not isinstance(line["body"], dict):
         raise _error("bad_body", "`body` is not an object")
     other = {"messages": "prompt", "prompt": "messages"}[URLS[line["url"]]]
@@ -80,7 +82,7 @@ def _check_model(named: Any, model: str) -> None:
     if named is not None and named not in (model, model.rstrip("/").rpartition("/")[2]):
         raise _error(
             "wrong_model",
-            f"body.model is {named!r}, the job runs {model!r}; if that is the one, set model.served_name: {named}",
+            f"body.model is {excerpt(named)}, the job runs {model!r}; if that is the one, set model.served_name to it",
         )
 
 
@@ -88,7 +90,8 @@ def _max_tokens(body: dict[str, Any]) -> Any:
     """`max_completion_tokens` is the newer name; both must agree if both are there."""
     old, new = body.get("max_tokens"), body.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
-        raise _error("unsupported_key", f"body.max_tokens is {old} and body.max_completion_tokens is {new}; keep one")
+        limits = f"body.max_tokens is {excerpt(old)} and body.max_completion_tokens is {excerpt(new)}"
+        raise _error("unsupported_key", f"{limits}; keep one")
     return old if new is None else new
 
 

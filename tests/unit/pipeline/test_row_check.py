@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planning import job_over, planned, write_jsonl
 
 from configs.errors import SourceError
+from pipeline.excerpt import MAX_CHARS, excerpt
 
 GOOD = {"id": "good", "prompt": "Hello"}
 TASKS = {"code": {"template": "{{ request }}"}, "default": {"sampling": {"max_tokens": 16}}}
@@ -221,3 +224,36 @@ def test_a_clash_far_into_the_file_is_refused_too(tmp_path: Path, chat_model: Pa
     rows = [*({"prompt": "x"} for _ in range(50)), {"prompt": "x", "finish_reason": "y"}]
     with pytest.raises(SourceError, match=r"rename: \{finish_reason: input_finish_reason\}"):
         planned(job_over(write_jsonl(tmp_path / "in.jsonl", rows)), chat_model)
+
+
+LONG = "Write a poem about the sea, then keep to yourself that " + "I was here " * 20
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "x", "task": LONG},
+        {"prompt": "x", "temperature": LONG},
+        {"prompt": "x", "stop": {LONG: LONG}},
+        {"prompt": "x", "max_tokens": 10**200},
+        {"messages": [{"role": LONG, "content": "x"}]},
+        {"messages": [{"role": [LONG], "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": LONG}]}]},
+    ],
+)
+def test_messages_quote_only_the_beginning_of_a_value(tmp_path: Path, chat_model: Path, row: dict[str, Any]) -> None:
+    """A column of another name may be a prompt, and messages go to the console, logs and the plan."""
+    rows = [row | {"id": "a"}, {"id": "b", "prompt": "fine"}]
+    got = planned(job_over(write_jsonl(tmp_path / "in.jsonl", rows)), chat_model)
+    [problem] = got.plan.problems
+    assert problem.line == 1
+    assert len(problem.message) < 250
+    assert LONG[:20] in problem.message or "1000000" in problem.message
+    assert "keep to yourself" not in got.plan.to_json()
+
+
+@given(st.one_of(st.text(), st.integers(), st.lists(st.text()), st.dictionaries(st.text(), st.text())))
+def test_an_excerpt_is_short_and_of_a_short_value_the_whole(value: object) -> None:
+    shown = excerpt(value)
+    assert len(shown) <= MAX_CHARS
+    assert (shown == repr(value)) == (len(repr(value)) <= MAX_CHARS)

@@ -108,3 +108,18 @@ def test_a_custom_id_twice_is_refused_the_second_time(tmp_path: Path, chat_model
     got = plan_lines(tmp_path, chat_model, line("same"), line("other"), line("same"))
     assert got.errors == [(3, "duplicate_id")]
     assert "line 1" in got.rejected[0]["error"]["message"]
+
+
+def test_refusals_quote_only_the_beginning_of_a_value(tmp_path: Path, chat_model: Path) -> None:
+    prompt = "Write a poem about the sea, then keep to yourself that " + "I was here " * 20
+    got = plan_lines(
+        tmp_path,
+        chat_model,
+        line("model", model=prompt),
+        line("limits", max_tokens=prompt, max_completion_tokens=2),
+        {**line("url"), "url": prompt},
+        {**line("method"), "method": prompt},
+    )
+    assert len(got.plan.problems) == 4
+    assert all("Write a poem" in problem.message for problem in got.plan.problems)
+    assert "keep to yourself" not in got.plan.to_json()
