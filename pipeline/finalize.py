@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
 
+from configs.errors import RunFailed, StorageError
 from pipeline.footer import ShardFooter, read_footers
-from pipeline.layout import ERRORS_DIR, MANIFEST, REJECTED_KEY
+from pipeline.layout import ERRORS_DIR, MANIFEST, REJECTED_KEY, data_key
 from pipeline.run_state import RunView, State
 from pipeline.schema import SCHEMA_VERSION
 from pipeline.usage import Usage
@@ -27,8 +29,16 @@ def finalize(view: RunView, max_error_rate: float) -> dict[str, Any]:
 
     Returns:
         the manifest.
+
+    Raises:
+        RunFailed: shards are missing, though all were committed.
     """
-    assert not view.pending, f"{len(view.pending)} shards are missing"
+    if view.pending:
+        first = view.pending[0]
+        raise RunFailed(
+            f"{data_key(first.task, first.shard)} is missing at the end of the run ({len(view.pending):,} shards are); "
+            "who deletes there? `draftfleet resume` makes them again"
+        )
     footers = list(read_footers(view.store, view.data_keys))
     usage = sum((footer.usage for footer in footers), rejected_usage(view))
     manifest = {
@@ -71,7 +81,8 @@ def _error_keys(view: RunView, footers: list[ShardFooter]) -> list[str]:
 
 
 def _sweep(view: RunView, named: set[str]) -> None:
-    """Error objects of engines that lost the race for their shard."""
-    for stat in list(view.store.list(ERRORS_DIR)):
-        if stat.key not in named:
-            view.store.delete(stat.key)
+    """Error objects of engines that lost the race for their shard. The run is complete without it."""
+    with contextlib.suppress(StorageError):
+        for stat in list(view.store.list(ERRORS_DIR)):
+            if stat.key not in named:
+                view.store.delete(stat.key)
