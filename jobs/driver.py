@@ -23,7 +23,7 @@ from pipeline.actor import Assignment
 from pipeline.bystanders import yield_to_engines
 from pipeline.error_rate import ErrorRate, refuse_hopeless
 from pipeline.finalize import finalize
-from pipeline.fleet import Fleet
+from pipeline.fleet import Fleet, refuse_small_cache
 from pipeline.footer import read_footers
 from pipeline.forecast import Forecast
 from pipeline.graph import receipts
@@ -97,6 +97,7 @@ def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease, retry_errors
     shards = [shard for shard in view.plan.shards if shard.shard not in view.done or shard.shard in again]
     if shards:
         refuse_hopeless(view.plan.rejected, view.plan.num_samples, job.limits.max_error_rate)
+        refuse_small_cache(job, view.plan.longest_request_tokens)
         with contextlib.suppress(NotFound):
             view.store.delete(MANIFEST)
         before = sum((footer.usage for footer in committed if footer.shard not in again), Usage())

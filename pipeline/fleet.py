@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from configs.errors import ConfigError
 from configs.job import Job
 
 
@@ -51,3 +52,17 @@ def plan_fleet(job: Job, *, cores: int, gpus: int, free_memory: int, engine_memo
         threads=job.engine.threads or 1,
         shards_in_flight=job.cluster.shards_in_flight,
     )
+
+
+def refuse_small_cache(job: Job, longest_request_tokens: int) -> None:
+    """An engine would refuse one by one the rows that its cache cannot hold.
+
+    Raises:
+        ConfigError: the job's cache is smaller than the longest request, prompt and output tokens.
+    """
+    capacity = job.engine.kv_cache_tokens
+    if capacity is not None and capacity < longest_request_tokens:
+        raise ConfigError(
+            f"engine.kv_cache_tokens is {capacity}, and the longest row has {longest_request_tokens} prompt and output "
+            "tokens; raise it, or lower max_tokens"
+        )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from configs.errors import ConfigError
 from configs.fingerprint import semantic_fingerprint
@@ -76,26 +74,15 @@ def tokenizer_sha256(folder: Path) -> str:
 
 
 def max_model_len(job: Job, model_folder: Path) -> int:
-    """Prompt + output tokens of a request at most: the job's limit, else the model's own.
+    """Prompt + output tokens of a request at most: the job's limit, else the model's own, as the engine has it.
 
     Raises:
-        ConfigError: the job asks for more than the model has, or nobody says.
+        ConfigError: the engine does not run such a model, or the job asks for more than it has.
     """
-    own = _context_length(model_folder)
+    from workers.architecture import read_architecture  # brings torch, which comparing fingerprints needs not
+
+    own = read_architecture(model_folder).max_position
     wanted = job.model.max_model_len
-    if wanted is not None and own is not None and wanted > own:
+    if wanted is not None and wanted > own:
         raise ConfigError(f"model.max_model_len is {wanted}, but the model's context has {own} tokens; lower it")
-    limit = wanted or own
-    if limit is None:
-        raise ConfigError(f"{model_folder}/config.json names no max_position_embeddings; set model.max_model_len")
-    return limit
-
-
-def _context_length(folder: Path) -> int | None:
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot read {folder}/config.json: {error}") from None
-    # Models with several parts keep the decoder's numbers one level down.
-    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    return int(found) if found else None
+    return wanted or own

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from configs.errors import SourceError, StorageError
 from configs.job import Job, Task
+from pipeline.fleet import refuse_small_cache
 from pipeline.plan import PLAN_VERSION, GroupCount, OnProgress, Plan, PlannedShard, PlanProgress, Problem, load_plan
 from pipeline.planning.carried import (
     CarriedSchema,
@@ -62,8 +63,8 @@ def plan_job(
     processes: int | None,
 ) -> Plan:
     """See `pipeline.plan.make_plan`."""
-    existing = load_plan(out) if out is not None else None
     job = _limited(job, limit)
+    existing = load_plan(out) if out is not None else None
     if out is not None and existing is not None:
         refuse_other_job(out, existing, fingerprint_now(job, base_dir, model_folder))
         return existing
@@ -143,6 +144,7 @@ class _Planning:
         write = self._write_spec(carried)
         self._drop_duplicates(write)
         self._keys.sort()
+        refuse_small_cache(self._spec.job, self._keys.longest_request())
         shards = tuple(cut_shards(self._costs(), shard_bounds(self._spec.job)))
         plan = self._plan(carried, shards)
         if out is not None:

@@ -30,15 +30,15 @@ CORPUS = [
 ]
 
 
-def save_small_chat_model(folder: Path, *, chat_template: str | None = CHATML, context: int | None = CONTEXT) -> Path:
-    """Write the folder and return it. `context` is the model's own limit in tokens; None leaves it out."""
+def save_small_chat_model(folder: Path, *, chat_template: str | None = CHATML) -> Path:
+    """Write the folder and return it; the model's context has CONTEXT tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     _tokenizer().save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[2]}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     if chat_template is not None:
         (folder / "chat_template.jinja").write_text(chat_template)
-    config = {"model_type": "llama"} | ({"max_position_embeddings": context} if context else {})
+    config = {"model_type": "llama", "max_position_embeddings": CONTEXT}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(b"weights")
     return folder

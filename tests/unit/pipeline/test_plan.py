@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from planning import MemoryStore, Planned, job_over, planned, write_jsonl
 from small_chat_model import save_small_chat_model
 
-from configs.errors import ConfigError, SourceError, StorageError
+from configs.errors import ConfigError, RunConflict, SourceError, StorageError
 from configs.job import Job
 from pipeline.layout import CURRENT, plan_json, plan_part
-from pipeline.plan import Plan, PlanProgress, current_fingerprint, load_plan, make_plan, read_shard
+from pipeline.plan import Plan, PlanProgress, current_fingerprint, load_plan, make_plan, read_planned
 from pipeline.planning.planner import shard_bounds
 from pipeline.schema import plan_schema
+from workers.architecture import read_architecture
 
 TASKS: dict[str, Any] = {
     "code": {"template": "{{ request }}", "sampling": {"max_tokens": 32}},
@@ -207,11 +208,19 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, chat_model: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+SHARDS_OF_ONE = {"shard": {"max_rows": 1}}
+"""Another plan of the same job: how much a shard holds is no part of its fingerprint."""
+
+
+def two_rows(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "in.jsonl", [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}])
+
+
 def test_the_second_planner_adopts_the_first_ones_plan(tmp_path: Path, chat_model: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    first = planned(job_over(write_jsonl(path, [{"id": "a", "prompt": "x"}])), chat_model)
-    job = job_over(write_jsonl(path, [{"id": "b", "prompt": "y"}]))
-    assert make_plan(job, tmp_path, chat_model, first.store) == first.plan
+    path = two_rows(tmp_path)
+    first = planned(job_over(path), chat_model)
+    assert make_plan(job_over(path, **SHARDS_OF_ONE), tmp_path, chat_model, first.store) == first.plan
+    assert len(first.plan.shards) == 1
 
 
 class RacingStore(MemoryStore):
@@ -219,21 +228,39 @@ class RacingStore(MemoryStore):
 
     other: dict[str, bytes]
 
-    def put_if_absent(self, key: str, data: bytes, metadata: Any = None) -> Any:
+    def put_if_absent(self, key: str, data: bytes) -> Any:
         if key == CURRENT:
             self.objects.update(self.other)
-        return super().put_if_absent(key, data, metadata)
+        return super().put_if_absent(key, data)
 
 
 def test_who_loses_the_race_takes_the_winners_plan(tmp_path: Path, chat_model: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    winner = planned(job_over(write_jsonl(path, [{"id": "a", "prompt": "x"}])), chat_model)
+    path = two_rows(tmp_path)
+    winner = planned(job_over(path), chat_model)
     store = RacingStore()
     store.other = winner.store.objects
-    job = job_over(write_jsonl(path, [{"id": "b", "prompt": "y"}]))
-    plan = make_plan(job, tmp_path, chat_model, store)
+    plan = make_plan(job_over(path, **SHARDS_OF_ONE), tmp_path, chat_model, store)
     assert plan == winner.plan == load_plan(store)
-    assert read_shard(store, plan.plan_hash, plan.shard(0)).column("_id").to_pylist() == ["a"]
+    assert read_planned(store, plan.plan_hash, plan.shard(0)).column("_id").to_pylist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("moment", ["before", "at the end"])
+def test_the_plan_of_another_job_is_not_adopted(tmp_path: Path, chat_model: Path, moment: str) -> None:
+    path = two_rows(tmp_path)
+    winner = planned(job_over(path), chat_model)
+    store = winner.store if moment == "before" else RacingStore()
+    if isinstance(store, RacingStore):
+        store.other = winner.store.objects
+    other = job_over(path, seed=7, tasks={"default": {"sampling": {"temperature": 0.5}}})
+    with pytest.raises(RunConflict) as raised:
+        make_plan(other, tmp_path, chat_model, store)
+    assert str(raised.value).splitlines() == [
+        "/runs/w-1 has been planned with another job:",
+        "  seed: 0 -> 7",
+        "  tasks.default.sampling.temperature: 0.0 -> 0.5",
+        "plan this one as a run of its own: --new-run",
+    ]
+    assert load_plan(store) == winner.plan
 
 
 def test_current_is_written_last(tmp_path: Path, chat_model: Path) -> None:
@@ -284,9 +311,33 @@ def test_the_jobs_limit_may_only_shrink_the_models(tmp_path: Path, chat_model: P
     assert (got.plan.max_model_len, got.plan.rejected) == (300, {"context_length_exceeded": 1})
     with pytest.raises(ConfigError, match=r"model\.max_model_len is 600, but the model's context has 512"):
         planned(job_over(path, model={"max_model_len": 600}), chat_model)
-    endless = save_small_chat_model(tmp_path / "model", context=None)
-    with pytest.raises(ConfigError, match=r"set model\.max_model_len"):
-        planned(job_over(path), endless)
+
+
+def test_the_plan_allows_what_the_engine_will(tmp_path: Path, chat_model: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"prompt": "word " * 50}])
+    model = save_small_chat_model(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"model_type": "mistral", "sliding_window": 300}))
+    got = planned(job_over(path), model)
+    assert (got.plan.max_model_len, got.plan.rejected) == (300, {"context_length_exceeded": 1})
+    assert got.plan.max_model_len == read_architecture(model).max_position
+
+
+def test_a_model_that_no_engine_runs_is_refused_before_any_row_is_read(tmp_path: Path, chat_model: Path) -> None:
+    model = save_small_chat_model(tmp_path / "model")
+    (model / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}))
+    with pytest.raises(ConfigError, match="GPT2LMHeadModel"):
+        planned(job_over(write_jsonl(tmp_path / "in.jsonl", [{"prompt": "x"}])), model)
+
+
+def test_a_cache_that_cannot_hold_the_longest_request_is_refused(tmp_path: Path, chat_model: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"prompt": "x", "max_tokens": 100}, {"prompt": "x", "max_tokens": 10}])
+    longest = planned(job_over(path), chat_model).plan.longest_request_tokens
+    assert planned(job_over(path, engine={"kv_cache_tokens": longest}), chat_model).plan.num_rows == 2
+    with pytest.raises(
+        ConfigError, match=rf"engine\.kv_cache_tokens is {longest - 1}, and the longest row has {longest} "
+    ):
+        planned(job_over(path, engine={"kv_cache_tokens": longest - 1}), chat_model)
 
 
 def test_progress_counts_rows_then_parts(tmp_path: Path, chat_model: Path) -> None:
