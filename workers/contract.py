@@ -150,7 +150,6 @@ class Finished:
     speculation: SpeculationStats
     drafter: str
     """`ngram`, `none`, …: what proposed this sample's tokens."""
-    num_preemptions: int = 0
     text_repaired: bool = False
     """The tokens did not decode to valid UTF-8; the text holds U+FFFD."""
 

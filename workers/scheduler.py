@@ -75,10 +75,6 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
 
-    @property
-    def is_idle(self) -> bool:
-        return not self.waiting and not self.running
-
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or never began."""
         (self.running if sequence in self.running else self.waiting).remove(sequence)

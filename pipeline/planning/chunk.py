@@ -1,7 +1,7 @@
 """One chunk of the input, planned: every row checked, rendered and tokenized; good ones spilled, with their sort keys.
 
 This is the part of planning that takes the time, so it runs in as many processes as there are cores. A planner holds
-the tokenizer and the compiled templates, spills the rows (`plan_spill`) and hands back little.
+the tokenizer and the compiled templates, spills the rows (`spill`) and hands back little.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ChunkReport:
     num_rows: int
     num_bytes: int
     keys: pa.Table
-    """One row per good row; see `plan_keys`."""
+    """One row per good row; see `keys`."""
     column_names: Sequence[str]
     json_types: dict[str, JsonType] | None
     schema: pa.Schema | None

@@ -184,10 +184,6 @@ class ChatTokenizer:
                         f"tasks.{name}.template or set model.chat_template"
                     )
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self.chat_template is not None
-
     def prompts(self, asked: Sequence[Asked]) -> list[Prompt | RowError]:
         """Render and tokenize rows together; each gives its prompt or its own error."""
         texts = self._texts(asked)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pipeline.plan import PlannedShard
 
 MAX_SHARD_BYTES = 64 << 20
-"""A shard travels through the cluster as one block; Ray would split one over 128 MiB."""
+"""Its engine holds a shard's rows, and its output as one object, in memory."""
 MAX_ROW_GROUPS = 64
 """Per part: the footer of a file with thousands of row groups is slow to parse."""
 MAX_PART_BYTES = 128 << 20
