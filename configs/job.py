@@ -165,7 +165,9 @@ class Engine(Section):
     prefill_chunk_tokens: int = Field(512, ge=16, description="prompt tokens prefilled per round at most")
     threads: int | None = Field(None, ge=1, description="torch threads per engine; default 1 on CPU")
     stall_timeout_s: float = Field(
-        300.0, gt=0, description="an engine that has work and runs no round for so long is replaced"
+        300.0,
+        gt=0,
+        description="an engine that has work and runs no round for so long is replaced; to load it has ten times that",
     )
 
 

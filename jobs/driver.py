@@ -121,15 +121,16 @@ def _generate(
     """Run these shards; None when they are all done, else the state of an early end."""
     is_local = job.cluster.address == "local"
     watch = Watch(view.store, attempt, lease, progress, yield_to_engines if is_local else None)
-    error_rate = ErrorRate(1.0 if retry_errors else job.limits.max_error_rate)
+    error_rate = ErrorRate(job.limits.max_error_rate)
     with cluster(job, view) as fleet:
         assignment = replace(_assignment(job, view, attempt.number, fleet), retry_errors=retry_errors)
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))
-        with watch.watching(fleet.workers + job.limits.max_engine_deaths):
+        with watch.watching(fleet.workers + job.limits.max_engine_deaths, job.limits.max_error_rate):
             try:
                 for receipt in receipts(shards, assignment, fleet):
                     watch.receipt(receipt)
-                    error_rate.add(samples=receipt.usage.samples, errors=receipt.usage.errors)
+                    if receipt.shard not in view.done:  # of samples that failed once, many may fail again
+                        error_rate.add(samples=receipt.usage.samples, errors=receipt.usage.errors)
             except KeyboardInterrupt:
                 if watch.failure is not None:
                     raise watch.failure from None

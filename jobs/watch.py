@@ -7,16 +7,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from configs.errors import RunConflict, RunFailed
+from configs.errors import RunConflict, RunFailed, TooManyErrors
 from jobs.attempt import Attempt
 from jobs.progress import Progress
 from jobs.terminated import handle_sigterm
+from pipeline.error_rate import refuse_together
 from pipeline.layout import STOP
 from pipeline.lease import Lease
-from pipeline.pulse import read_pulse
+from pipeline.ledger import STARTING
+from pipeline.pulse import engine_snapshots, fold
 from pipeline.run_state import State
 from pipeline.store.base import NotFound, Store
 
@@ -43,13 +45,15 @@ class Watch:
         self._over = threading.Event()
         self._on_first_engine = on_first_engine
         self._max_engines = 0
+        self._max_error_rate = 1.0
         self.ended: State | None = None
         self.failure: RunFailed | None = None
 
     @contextlib.contextmanager
-    def watching(self, max_engines: int) -> Iterator[None]:
-        """`max_engines`: more than so many, one after the other, are too many."""
+    def watching(self, max_engines: int, max_error_rate: float) -> Iterator[None]:
+        """`max_engines`: more than so many, one after the other, are too many. `max_error_rate`: of all together."""
         self._max_engines = max_engines
+        self._max_error_rate = max_error_rate
         handle_sigterm()
         thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         thread.start()
@@ -73,19 +77,29 @@ class Watch:
                 self._beat()
 
     def _look(self) -> None:
-        pulse = read_pulse(self._store, self._attempt.number)
+        snapshots = engine_snapshots(self._store, self._attempt.number)
+        pulse = fold(each for each in snapshots if each["part"] not in STARTING)
         if pulse.engines and self._on_first_engine is not None:
             self._on_first_engine()
             self._on_first_engine = None
         with self._lock:
             self._progress.pulse(pulse)
             self._progress.draw()
-        if pulse.engines > self._max_engines and self.failure is None:
+        if self.failure is None:
+            self._judge(snapshots)
+
+    def _judge(self, snapshots: Sequence[Mapping[str, Any]]) -> None:
+        if len(snapshots) > self._max_engines:
             self.failure = RunFailed(
                 "more engines died under this driver than limits.max_engine_deaths allows; look for the cause in Ray's "
                 "worker logs\n"
                 "committed shards stay; `draftfleet resume` goes on from them"
             )
+        try:
+            refuse_together([each["error_rate"] for each in snapshots], self._max_error_rate)
+        except TooManyErrors as error:
+            self.failure = error
+        if self.failure is not None:
             self._end("failed")
 
     def _beat(self) -> None:

@@ -19,19 +19,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from configs.errors import EngineError, TooManyErrors
+from configs.errors import ConfigError, EngineError, StorageError, TooManyErrors
 from configs.fingerprint import execution_fingerprint
 from configs.job import DraftPolicy, Job, Sampling, Storage
-from pipeline.commit import Receipt, commit_shard
+from pipeline.commit import Receipt, already_committed, commit_shard
+from pipeline.committed_shard import CommittedShard, read_committed
 from pipeline.error_rate import ErrorRate
 from pipeline.fault_points import FaultPoints
 from pipeline.footer import ShardFooter
 from pipeline.layout import data_key, ledger_key
 from pipeline.ledger import Ledger
-from pipeline.plan import Plan, PlannedShard, load_plan, read_shard
+from pipeline.plan import Plan, PlannedShard, load_plan, read_planned
 from pipeline.provenance import git_commit, versions
 from pipeline.quarantine import Start, Step, next_step
-from pipeline.retry import CommittedShard, read_committed, replace_shard
+from pipeline.retry import replace_shard
 from pipeline.shard_tables import error_table, output_table
 from pipeline.shard_work import Sample, generate_shard
 from pipeline.starts import announce, read_starts
@@ -43,6 +44,10 @@ from workers.contract import Engine, EngineInfo, Request
 
 LOOK_PERIOD_S = 1.0
 """Of the watchdog."""
+LOAD_TIMEOUTS = 10
+"""Loading may take so many times `engine.stall_timeout_s`: weights may come over a network."""
+LAST_WORDS_S = 10.0
+"""For the account of a broken engine, which its replacement must not wait for."""
 RECEIPT_SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
@@ -79,52 +84,57 @@ class EngineActor:
     """Callable class for `map_batches`: the number of a shard in (column `shard`), one receipt row out."""
 
     def __init__(self, assignment: Assignment, faults: FaultPoints | None = None) -> None:
-        # It brings torch, which the driver, who only names this class, need not load.
-        from workers.factory import create_engine
-
         self._assignment = assignment
         self._faults = faults or FaultPoints()
         self._incarnation = f"a{assignment.attempt}-{uuid.uuid4().hex[:8]}"
-        self._store: Store = open_store(assignment.run_url, assignment.storage)
         self._ledger = Ledger(_identity(assignment, self._incarnation))
-        plan = load_plan(self._store)
-        assert plan is not None, "the driver writes the plan before any actor starts"
-        self._plan: Plan = plan
+        self._store: Store = open_store(assignment.run_url, assignment.storage)
+        self._plan = _planned(self._store)
         self._job = Job.model_validate_json(assignment.job)
-        self._engine: Engine = create_engine(
-            self._job.model,
-            self._job.draft,
-            self._job.engine,
-            longest_request_tokens=plan.longest_request_tokens,
-            threads=assignment.threads,
-        )
+        self._errors = ErrorRate(self._job.limits.max_error_rate)
+        self._watchdog = Watchdog(self._job.engine.stall_timeout_s)
+        self._put_ledger()  # an engine that dies before it is up is told by nothing else
+        with self._watchdog.allowing(LOAD_TIMEOUTS):
+            self._engine = self._load()
         self._beat: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Lock()
         self._room = asyncio.Semaphore(assignment.shards_in_flight)
         self._emptying = asyncio.Lock()
-        # Of samples that failed once, many may fail again; that is no reason to stop.
-        self._errors = ErrorRate(1.0 if assignment.retry_errors else self._job.limits.max_error_rate)
-        self._watchdog = Watchdog(self._job.engine.stall_timeout_s)
 
     async def __call__(self, block: pa.Table) -> pa.Table:
-        await self._warm_up_once()
         shard = self._plan.shard(block.column("shard")[0].as_py())
         try:
+            await self._warm_up_once()
             receipt = await self._work(shard)
         except TooManyErrors as error:
             return pa.table([[shard.shard], [None], [None], [None], [str(error)]], schema=RECEIPT_SCHEMA)
         except EngineError as error:
             # Ray would keep calling a broken engine for ever; a dead actor it replaces. (ray-project/ray#59522)
-            await asyncio.to_thread(self._put_ledger, str(error))
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(asyncio.to_thread(self._put_ledger, str(error)), LAST_WORDS_S)
             os._exit(1)
         return pa.table(
             [[receipt.shard], [receipt.status], [json.dumps(receipt.usage.to_json())], [receipt.rows], [None]],
             schema=RECEIPT_SCHEMA,
         )
 
+    def _load(self) -> Engine:
+        # It brings torch, which the driver, who only names this class, need not load.
+        from workers.factory import create_engine
+
+        return create_engine(
+            self._job.model,
+            self._job.draft,
+            self._job.engine,
+            longest_request_tokens=self._plan.longest_request_tokens,
+            threads=self._assignment.threads,
+        )
+
     async def _work(self, shard: PlannedShard) -> Receipt:
+        if (stands := await asyncio.to_thread(self._stands, shard)) is not None:
+            return stands
         rows = await asyncio.to_thread(self._read, shard)
         old = await asyncio.to_thread(self._committed, shard)
         step = await self._next_step(shard, rows)
@@ -148,7 +158,7 @@ class EngineActor:
     ) -> tuple[list[Sample], ShardFooter]:
         started = time.time()
         shard_attempt = await asyncio.to_thread(self._announce, shard.shard, step)
-        samples = await self._generate(rows, step, None if old is None else old.failed)
+        samples = await self._generate(rows, step, old)
         return samples, self._footer(shard, rows, samples, shard_attempt, started)
 
     async def _finish(
@@ -179,17 +189,25 @@ class EngineActor:
                     self._room.release()
 
     def _read(self, shard: PlannedShard) -> pa.Table:
-        rows = read_shard(self._store, self._plan.plan_hash, shard)
+        rows = read_planned(self._store, self._plan.plan_hash, shard)
         assert rows.num_rows == shard.num_rows, f"shard {shard.shard}: {rows.num_rows} rows, planned {shard.num_rows}"
         return rows
+
+    def _stands(self, shard: PlannedShard) -> Receipt | None:
+        """The receipt of a shard that is done: its engine died before it could say so, or was only believed dead."""
+        return None if self._assignment.retry_errors else already_committed(self._store, shard.task, shard.shard)
 
     def _committed(self, shard: PlannedShard) -> CommittedShard | None:
         return read_committed(self._store, shard.task, shard.shard) if self._assignment.retry_errors else None
 
-    async def _generate(self, rows: pa.Table, step: Step, only: frozenset[str] | None) -> list[Sample]:
+    async def _generate(self, rows: pa.Table, step: Step, old: CommittedShard | None) -> list[Sample]:
+        # What a probe generates comes again; and of samples that failed once, many may fail again: no reason to stop.
+        errors = self._errors if old is None and not step.is_probe else None
         self._ledger.shard_started()
         try:
-            return await generate_shard(self._engine, self._job, rows, step, self._errors, only)
+            return await generate_shard(
+                self._engine, self._job, rows, step, errors, None if old is None else old.failed
+            )
         finally:
             self._account()
             self._ledger.shard_generated()
@@ -252,14 +270,16 @@ class EngineActor:
         async with self._ready:
             if self._beat is not None:
                 return
+            _refuse_other_weights(self._plan, self._engine.info())
             self._ledger.enter("warm_up")
-            await _warm_up(self._engine)
+            with self._watchdog.allowing(1):
+                await _warm_up(self._engine)
             self._engine.drain_rounds()  # the warm-up's own rounds are no work
             self._ledger.enter("waiting_input")
             self._loop = asyncio.get_running_loop()
             # Plain arguments, not self: the task must not keep the actor alive past its last handle.
             self._beat = asyncio.create_task(
-                _heartbeat(self._ledger, self._store, self._incarnation, self._assignment.heartbeat_s)
+                _heartbeat(self._ledger, self._errors, self._store, self._incarnation, self._assignment.heartbeat_s)
             )
             self._watch = asyncio.create_task(_watch(self._engine, self._ledger, self._watchdog))
 
@@ -267,7 +287,7 @@ class EngineActor:
         self._ledger.rounds(self._engine.drain_rounds())
 
     def _put_ledger(self, died_of: str | None = None) -> None:
-        _put_snapshot(self._ledger, self._store, self._incarnation, died_of)
+        _put_snapshot(self._ledger, self._errors, self._store, self._incarnation, died_of)
 
     def __del__(self) -> None:
         """Ray Data drops the actor when no shard is left: close the engine and write the last account."""
@@ -279,6 +299,26 @@ class EngineActor:
         with contextlib.suppress(Exception):  # the process ends next; a lost last heartbeat is allowed
             asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop).result(timeout=10)
             self._put_ledger()
+
+
+def _planned(store: Store) -> Plan:
+    """The run's plan, which the driver wrote before any actor started."""
+    plan = load_plan(store)
+    if plan is None:
+        raise StorageError(
+            f"host {os.uname().nodename} finds no plan in {store.url}; on a cluster, sink.path must be s3:// or a "
+            "folder that all hosts mount"
+        )
+    return plan
+
+
+def _refuse_other_weights(plan: Plan, info: EngineInfo) -> None:
+    planned = json.loads(plan.fingerprint["model.weights_sha256"])
+    if info.weights_sha256 != planned:
+        raise ConfigError(
+            f"host {os.uname().nodename} has other weights in {info.model} (sha256 {info.weights_sha256[:12]}) than "
+            f"the run was planned with ({planned[:12]}); copy the checkpoint there again, then resume"
+        )
 
 
 def _identity(assignment: Assignment, incarnation: str) -> dict[str, Any]:
@@ -316,15 +356,17 @@ async def _watch(engine: Engine, ledger: Ledger, watchdog: Watchdog) -> None:
         await asyncio.sleep(LOOK_PERIOD_S)
 
 
-async def _heartbeat(ledger: Ledger, store: Store, incarnation: str, period_s: float) -> None:
+async def _heartbeat(ledger: Ledger, errors: ErrorRate, store: Store, incarnation: str, period_s: float) -> None:
     while True:
         with contextlib.suppress(Exception):  # the account is late, not lost: the next beat writes all of it
-            await asyncio.to_thread(_put_snapshot, ledger, store, incarnation)
+            await asyncio.to_thread(_put_snapshot, ledger, errors, store, incarnation)
         await asyncio.sleep(period_s)
 
 
-def _put_snapshot(ledger: Ledger, store: Store, incarnation: str, died_of: str | None = None) -> None:
-    snapshot = ledger.snapshot()
+def _put_snapshot(
+    ledger: Ledger, errors: ErrorRate, store: Store, incarnation: str, died_of: str | None = None
+) -> None:
+    snapshot = {**ledger.snapshot(), "error_rate": errors.to_json()}
     if died_of is not None:
         snapshot["died_of"] = died_of
     store.put(ledger_key(incarnation), json.dumps(snapshot).encode())

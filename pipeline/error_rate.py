@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from configs.errors import TooManyErrors
 
@@ -43,6 +44,19 @@ def refuse_hopeless(rejected: Mapping[str, int], num_samples: int, max_rate: flo
         )
 
 
+def refuse_together(counts: Sequence[Mapping[str, Any]], max_rate: float) -> None:
+    """Judge what several engines have counted, each as `ErrorRate.to_json`, as if one had.
+
+    Raises:
+        TooManyErrors: the rate is surely above the limit.
+    """
+    ErrorRate(max_rate).add(
+        samples=sum(count["samples"] for count in counts),
+        errors=sum((Counter(count["errors"]) for count in counts), Counter()),
+        example=next((count["example"] for count in counts if count["example"]), ""),
+    )
+
+
 @dataclass(slots=True)
 class ErrorRate:
     """Counts samples as they end; one thread at a time."""
@@ -53,7 +67,11 @@ class ErrorRate:
     example: str = ""
     """What the first error said."""
 
-    def add(self, *, samples: int, errors: dict[str, int], example: str = "") -> None:
+    def to_json(self) -> dict[str, Any]:
+        """What was counted so far."""
+        return {"samples": self.samples, "errors": dict(self.errors), "example": self.example}
+
+    def add(self, *, samples: int, errors: Mapping[str, int], example: str = "") -> None:
         """Count so many samples, errors among them by code.
 
         Raises:

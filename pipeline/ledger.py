@@ -24,6 +24,8 @@ from typing import Any, Literal
 from workers.contract import Round
 
 Part = Literal["load", "warm_up", "serving", "waiting_input", "waiting_storage", "teardown"]
+STARTING: tuple[Part, ...] = ("load", "warm_up")
+"""The parts in which an engine is not up yet."""
 
 
 @dataclass(slots=True)
@@ -152,13 +154,14 @@ class Ledger:
             **self._identity,
             "started": self._started_at,
             "updated": time.time(),
+            "part": self._part,
             "lifetime_ns": seconds.lifetime,
             "seconds_ns": asdict(seconds),
             "work": asdict(self.work),
         }
 
     def _settle(self) -> None:
-        if self._part in ("load", "warm_up", "teardown"):
+        if self._part in (*STARTING, "teardown"):
             return
         self._switch("serving" if self._generating else "waiting_storage" if self._committing else "waiting_input")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+from collections.abc import Iterator
 
 STDERR = 2
 """The descriptor: whatever `sys.stderr` has been replaced by, this is where the process's owner looks."""
@@ -27,6 +29,15 @@ class Watchdog:
         if rounds != self._rounds or not is_working:
             self._rounds = rounds
             faulthandler.dump_traceback_later(self._timeout_s, exit=True, file=STDERR)
+
+    @contextlib.contextmanager
+    def allowing(self, timeouts: int) -> Iterator[None]:
+        """What happens inside has no rounds to count, as loading has none: it may take so many timeouts."""
+        faulthandler.dump_traceback_later(timeouts * self._timeout_s, exit=True, file=STDERR)
+        try:
+            yield
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         faulthandler.cancel_dump_traceback_later()

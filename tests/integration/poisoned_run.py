@@ -3,6 +3,8 @@
 kill        the process ends by SIGKILL
 hang        every Python thread of the process stops: C code sleeps and keeps the interpreter's lock
 hang-once   the same, for the first process that creates the file `hung`
+
+An engine's warm-up is a row with the id `warm-up`.
 """
 
 from __future__ import annotations

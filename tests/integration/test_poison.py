@@ -88,6 +88,26 @@ def test_a_hung_engine_is_replaced_in_time(workplace: Workplace, tiny_job: Calla
     assert incarnations(run) == 2
 
 
+def test_engines_that_die_before_they_are_up_end_it_too(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
+    tiny_job(prompts(4), limits={"max_engine_deaths": 1})
+    out = poisoned_run(workplace, "kill", "warm-up", "run", "job.yaml", code=1)
+    assert "limits.max_engine_deaths" in out
+    assert 3 <= incarnations(workplace.folder / "output" / "tiny-1") <= 5
+
+
+def test_an_engine_that_hangs_in_its_warm_up_is_replaced_in_time(
+    workplace: Workplace, tiny_job: Callable[..., Path]
+) -> None:
+    tiny_job(prompts(4), engine={"max_num_seqs": 8, "stall_timeout_s": 4.0})
+    started = time.monotonic()
+    poisoned_run(workplace, "hang-once", "warm-up", "run", "job.yaml")
+    assert (workplace.folder / "hung").exists()
+    assert time.monotonic() - started < 60
+    run = workplace.folder / "output" / "tiny-1"
+    assert len(committed(run)) == 4
+    assert incarnations(run) == 2
+
+
 def test_a_run_whose_rows_all_fail_stops_early(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
     task = {"sampling": {"max_tokens": 64, "ignore_eos": True}, "deadline_s": 0.001}
     tiny_job(prompts(1000), tasks={"default": task})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import TooManyErrors
-from pipeline.error_rate import ENOUGH, ErrorRate, refuse_hopeless, surely_above
+from pipeline.error_rate import ENOUGH, ErrorRate, refuse_hopeless, refuse_together, surely_above
 
 
 def test_a_run_in_which_everything_fails_ends_at_once_when_it_may() -> None:
@@ -62,3 +62,19 @@ def test_what_planning_rejected_may_be_too_much_alone() -> None:
         refuse_hopeless({"bad_role": 2, "no_id": 1}, 97, 0.01)
     assert "limits.max_error_rate=0.03" in str(raised.value)
     refuse_hopeless({"bad_role": 2, "no_id": 1}, 97, 0.03)
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), max_size=6), st.floats(0, 1))
+def test_engines_are_judged_as_if_one_had_counted_everything(lives: list[tuple[int, int]], max_rate: float) -> None:
+    counts = []
+    for errors, others in lives:
+        life = ErrorRate(1.0)
+        life.add(samples=errors + others, errors={"timeout": errors}, example="row-1: too slow" if errors else "")
+        counts.append(life.to_json())
+    errors, samples = sum(errors for errors, _ in lives), sum(map(sum, lives))
+    if not surely_above(errors, samples, max_rate):
+        refuse_together(counts, max_rate)
+        return
+    with pytest.raises(TooManyErrors, match=f"{errors:,} of the first {samples:,} samples failed") as raised:
+        refuse_together(counts, max_rate)
+    assert "for example row-1: too slow" in str(raised.value)

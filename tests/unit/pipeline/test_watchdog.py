@@ -38,3 +38,15 @@ def test_having_nothing_to_do_keeps_it_alive() -> None:
         "for n in range(20):\n    dog.look(7, False)\n    time.sleep(0.1)\ndog.stop()\ntime.sleep(1.5)"
     )
     assert code == 0, err
+
+
+def test_what_has_no_rounds_may_take_as_long_as_it_is_allowed() -> None:
+    code, seconds, err = ended(f"with dog.allowing(2):\n    time.sleep(1.5)\n    {FREEZE}")
+    assert code == 1
+    assert 2.0 <= seconds < 20
+    assert "most recent call first" in err
+
+
+def test_what_ends_in_time_is_not_watched_any_more() -> None:
+    code, _, err = ended("with dog.allowing(1):\n    pass\ntime.sleep(1.5)")
+    assert code == 0, err
