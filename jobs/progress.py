@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -31,6 +32,7 @@ class Reading:
     draft_acceptance_rate: float | None
     mean_draft_len: float | None
     engines: int
+    """That came up so far."""
 
     def text(self) -> str:
         """`31/50 samples · 12 errors (timeout 12) · 214 tok/s now, 201 overall · ETA 0:23 · accepted 41 % · K 2.1`"""
@@ -70,12 +72,13 @@ class Progress:
     """What earlier attempts committed."""
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     clock: Callable[[], float] = time.monotonic
+    window_s: float = 4.0
+    """What the rate `now` is taken over: two heartbeats of an engine at least, since each engine has its own."""
 
     def __post_init__(self) -> None:
         self._usage = self.before
         self._started: float | None = None
-        self._last: tuple[float, Pulse] | None = None
-        self._now: float | None = None
+        self._lately: deque[Pulse] = deque()
         self._pulse = Pulse()
         self._drawn_at = -LOG_PERIOD_S
         self._drawn = ""
@@ -85,16 +88,21 @@ class Progress:
         self.forecast.committed(receipt.shard, receipt.usage.output_tokens)
 
     def pulse(self, pulse: Pulse) -> None:
-        """Take in the engines' counters; the rate `now` is between the last two that differ in time."""
-        at = pulse.updated
-        if pulse.engines and self._started is None:
+        """Take in the engines' counters, keeping those of the last `window_s` and the one before them."""
+        if pulse.up and self._started is None:
             self._started = self.clock()
-        if self._last is not None and at > self._last[0]:
-            produced = pulse.output_tokens - self._last[1].output_tokens
-            self._now = max(0.0, produced / (at - self._last[0]))
-        if self._last is None or at > self._last[0]:
-            self._last = (at, pulse)
+        if pulse.up and (not self._lately or pulse.updated > self._lately[-1].updated):
+            self._lately.append(pulse)
+        while len(self._lately) > 1 and pulse.updated - self._lately[1].updated >= self.window_s:
+            self._lately.popleft()
         self._pulse = pulse
+
+    def _tokens_per_s_now(self) -> float | None:
+        if not self._lately:
+            return None
+        first, last = self._lately[0], self._lately[-1]
+        elapsed = last.updated - first.updated
+        return max(0.0, (last.output_tokens - first.output_tokens) / elapsed) if elapsed >= self.window_s else None
 
     def reading(self) -> Reading:
         produced = self._pulse.output_tokens
@@ -107,12 +115,12 @@ class Progress:
             total=self.total,
             errors=self._usage.errors,
             output_tokens=self._usage.output_tokens,
-            tokens_per_s_now=self._now,
+            tokens_per_s_now=self._tokens_per_s_now(),
             tokens_per_s=overall,
             eta_s=left / overall if overall else None,
             draft_acceptance_rate=self._pulse.draft_acceptance_rate,
             mean_draft_len=self._pulse.mean_draft_len,
-            engines=self._pulse.engines,
+            engines=self._pulse.up,
         )
 
     def draw(self, final: bool = False) -> None:

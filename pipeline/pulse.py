@@ -10,18 +10,24 @@ from typing import Any
 from pipeline.layout import LEDGER_DIR
 from pipeline.store.base import NotFound, Store
 
+SILENT_S = 30.0
+"""An engine that was silent for so long while another spoke is gone: three heartbeats of one whose store is S3."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
     """Counters of all engines of an attempt since their start; two of them give a rate."""
 
     engines: int = 0
+    """Lives of engines, the ended ones included."""
+    up: int = 0
+    """Of these, how many got past loading and warm-up."""
+    heard: int = 0
+    """Of these, how many were heard within SILENT_S of the last one that was."""
     output_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
     sequence_rounds: int = 0
-    busy_ns: int = 0
-    lifetime_ns: int = 0
     updated: float = 0.0
 
     @property
@@ -36,18 +42,20 @@ class Pulse:
 
 def fold(snapshots: Iterable[Mapping[str, Any]]) -> Pulse:
     """Sum the snapshots of an attempt's engines."""
-    pulse = Pulse()
+    snapshots = list(snapshots)
+    last = max((snapshot["updated"] for snapshot in snapshots), default=0.0)
+    pulse = Pulse(updated=last)
     for snapshot in snapshots:
         work, seconds = snapshot["work"], snapshot["seconds_ns"]
         pulse = Pulse(
             engines=pulse.engines + 1,
+            up=pulse.up + (snapshot["lifetime_ns"] > seconds["load"] + seconds["warm_up"]),
+            heard=pulse.heard + (snapshot["updated"] >= last - SILENT_S and "died_of" not in snapshot),
             output_tokens=pulse.output_tokens + work["output_tokens"],
             draft_tokens=pulse.draft_tokens + work["draft_tokens"],
             accepted_tokens=pulse.accepted_tokens + work["accepted_tokens"],
             sequence_rounds=pulse.sequence_rounds + work["sequence_rounds"],
-            busy_ns=pulse.busy_ns + seconds["busy"],
-            lifetime_ns=pulse.lifetime_ns + snapshot["lifetime_ns"],
-            updated=max(pulse.updated, snapshot["updated"]),
+            updated=last,
         )
     return pulse
 
