@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-import psutil
-
 from configs.errors import ConfigError
 from configs.job import Job
 from pipeline.fleet import Fleet, plan_fleet
 from pipeline.plan import Plan
+from workers.memory import available_bytes
 from workers.models import resolve, weight_files
 
 RUNTIME_BYTES = 700 * 2**20
@@ -28,7 +27,7 @@ def fleet_for(job: Job, plan: Plan, cluster: Mapping[str, float] | None) -> Flee
         job,
         cores=len(os.sched_getaffinity(0)),
         gpus=local_gpus(job),
-        free_memory=psutil.virtual_memory().available,
+        free_memory=available_bytes(),
         engine_memory=engine_memory(job, plan),
     )
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 _SHARE = 0.5
 """Of what is free; the rest is for activations, the page cache and everybody else."""
@@ -14,12 +17,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def default_kv_tokens(bytes_per_token: int, *, device: torch.device, threads: int) -> int:
-    """KV cache size in tokens when the job names none. On a CPU, as many engines as fit on its cores share the
-    memory."""
+    """KV cache size in tokens when the job names none. On a CPU, as many engines as fit on the cores that this process
+    may use share the memory."""
     if device.type == "cuda":
+        import torch  # a driver, which asks for `available_bytes` only, does without
+
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * _SHARE) // bytes_per_token
-    engines = max(1, (os.cpu_count() or 1) // threads)
+    engines = max(1, len(os.sched_getaffinity(0)) // threads)
     return int(available_bytes() * _SHARE / engines) // bytes_per_token
 
 
