@@ -133,7 +133,11 @@ class Draft(Section):
     """What proposes tokens for the target to verify."""
 
     drafter: Drafter = Field("ngram", description="ngram is prompt lookup: needs no weights; eagle3 needs path")
-    path: str | None = Field(None, description="folder of an EAGLE-3 head: config.json and its weights")
+    path: str | None = Field(
+        None,
+        description="folder of an EAGLE-3 head: config.json and its weights; a relative path starts at the job file's "
+        "folder, in --set at the working directory",
+    )
     capture_layers: tuple[int, int, int] | None = Field(
         None, description="layers of the target whose input the head reads; default: by the head's config.json"
     )

@@ -182,7 +182,7 @@ class TestPaths:
         here.mkdir()
         monkeypatch.chdir(here)
         text = "workload: w\nsource: {path: [a.jsonl, ../b/*.csv, /c.csv, 's3://b/k', 'run:x']}\n"
-        job = load_job(write(text + "model: {path: ./ckpt, chat_template: chat.jinja}\n"))
+        job = load_job(write(text + "model: {path: ./ckpt, chat_template: chat.jinja}\ndraft: {path: head}\n"))
         assert job.source.path == (
             f"{tmp_path}/a.jsonl",
             f"{tmp_path.parent}/b/*.csv",
@@ -191,8 +191,10 @@ class TestPaths:
             "run:x",
         )
         assert (job.model.path, job.model.chat_template) == (f"{tmp_path}/ckpt", f"{tmp_path}/chat.jinja")
-        job = load_job(tmp_path / "job.yaml", ["source.path=a.jsonl", "model.path=../m"])
+        assert job.draft.path == f"{tmp_path}/head"
+        job = load_job(tmp_path / "job.yaml", ["source.path=a.jsonl", "model.path=../m", "draft.path=head"])
         assert (job.source.path, job.model.path) == (f"{here}/a.jsonl", f"{tmp_path}/m")
+        assert job.draft.path == f"{here}/head"
 
     def test_the_way_to_the_job_file_does_not_matter(self, write, tmp_path, monkeypatch):
         file = write(SMALLEST)
