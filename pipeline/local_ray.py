@@ -20,7 +20,10 @@ ALLOCATOR = {
 A step reads every weight once, and with pages of 4 KiB it waits for the page tables a tenth of its time. Tensors under
 4 MiB come from the heap, since a mapping of their own would be smaller than two such pages."""
 
+AUTH_MODE = "RAY_AUTH_MODE"
 SETTINGS = ALLOCATOR | {
+    # Its services listen on all interfaces, and who reaches them may run code here.
+    AUTH_MODE: "token",
     # For every actor pool Ray's C++ core warns of constructor arguments that could be lost with their node, of which a
     # local cluster has one (ray-project/ray#53727). Its log files have everything.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -45,6 +48,11 @@ def start_local(logical_cpus: int) -> None:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    if os.environ[AUTH_MODE].lower() != "token":
+        print(
+            f"{AUTH_MODE} is {os.environ[AUTH_MODE]}: whoever reaches this machine's ports may run code here; unset it",
+            file=sys.stderr,
+        )
     with _held_back_stderr(), _told():
         ray.init(
             address="local",
