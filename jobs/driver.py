@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import ray
@@ -18,6 +20,7 @@ from configs.job import Job
 from jobs.attempt import Attempt
 from jobs.machine import fleet_for
 from jobs.progress import Progress
+from jobs.terminated import handler_replaced
 from jobs.watch import Watch
 from pipeline.actor import Assignment
 from pipeline.bystanders import yield_to_engines
@@ -47,10 +50,13 @@ _EXCEPTION = re.compile(
     r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))(?:: (?P<message>.*))?$", re.MULTILINE
 )
 """A traceback's last line."""
+LEAVE_S = 10.0
+"""How long the end of an attempt waits for the store."""
 
 
 def drive(job: Job, store: Store, run: str, takeover: bool = False, retry_errors: bool = False) -> State:
-    """Do what is missing of a planned run on Ray, with a progress line, and return the state that it is left in.
+    """Do what is missing of a planned run on Ray, with a progress line, and return the state that it is left in; it is
+    `interrupted` after a signal.
 
     `retry_errors`: also try the failed samples of committed shards again.
 
@@ -61,12 +67,20 @@ def drive(job: Job, store: Store, run: str, takeover: bool = False, retry_errors
     """
     if reason := refusal(read_lease(store), takeover):
         raise RunConflict(reason)  # before this attempt leaves any trace
+    store.delete(STOP)  # it ended an earlier attempt; one that is written from now on is for this one
     attempt = Attempt.begin(store, run)
-    lease = Lease.acquire(store, _owner(attempt), takeover=takeover)
+    lease = _acquire(store, attempt, takeover)
+    watch = Watch(store, attempt, lease)
     state: State = "interrupted"  # whatever raises below, a resume can go on
     try:
-        commit_rejected(open_run(store))
-        state = _drive(job, open_run(store), attempt, lease, retry_errors)
+        with watch.watching():
+            commit_rejected(open_run(store))
+            state = _drive(job, open_run(store), attempt, watch, retry_errors)
+    except KeyboardInterrupt:
+        if state == "interrupted":  # and not a state that the run had reached a moment before
+            state = watch.ended or state
+        if watch.failure is not None:
+            raise watch.failure from None
     except RunFailed:
         state = "failed"
         raise
@@ -74,12 +88,35 @@ def drive(job: Job, store: Store, run: str, takeover: bool = False, retry_errors
         error.exit_code = EXIT_CODES[state]  # not a wrong setting, which would have been told before: a resume may do
         raise
     finally:
-        # Taken over, the run is another driver's to describe; where the store is away, the lease will grow old instead.
-        with contextlib.suppress(RunConflict, StorageError):
-            lease.release(state)
-        with contextlib.suppress(StorageError):
-            attempt.note(state=state, ended=time.time())
+        _leave_within(LEAVE_S, lambda: _leave(lease, attempt, state))
     return state
+
+
+def _acquire(store: Store, attempt: Attempt, takeover: bool) -> Lease:
+    """The lease; an attempt that does not get it is none, and its entry says so."""
+    try:
+        return Lease.acquire(store, _owner(attempt), takeover=takeover)
+    except DraftfleetError:
+        with contextlib.suppress(StorageError):
+            attempt.note(state="refused", ended=time.time())
+        raise
+
+
+def _leave(lease: Lease, attempt: Attempt, state: State) -> None:
+    # Taken over, the run is another driver's to describe; where the store is away, the lease will grow old instead.
+    with contextlib.suppress(RunConflict, StorageError):
+        lease.release(state)
+    with contextlib.suppress(StorageError):
+        attempt.note(state=state, ended=time.time())
+
+
+def _leave_within(seconds: float, leave: Callable[[], None]) -> None:
+    """Do what a store that is away could hold up: whoever ended this process waits for half a minute, then kills it."""
+    thread = threading.Thread(target=leave, name="leave", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        print(f"the store does not answer for {seconds:.0f} s; leaving without its answer", file=sys.stderr)
 
 
 def commit_rejected(view: RunView) -> None:
@@ -89,9 +126,7 @@ def commit_rejected(view: RunView) -> None:
             view.store.put_if_absent(REJECTED_KEY, view.store.get(plan_rejected(view.plan.plan_hash)))
 
 
-def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease, retry_errors: bool) -> State:
-    with contextlib.suppress(NotFound):
-        view.store.delete(STOP)  # a stop that ended an earlier attempt is not for this one
+def _drive(job: Job, view: RunView, attempt: Attempt, watch: Watch, retry_errors: bool) -> State:
     committed = list(read_footers(view.store, view.data_keys))
     again = frozenset(footer.shard for footer in committed if retry_errors and footer.usage.samples_error)
     shards = [shard for shard in view.plan.shards if shard.shard not in view.done or shard.shard in again]
@@ -101,10 +136,7 @@ def _drive(job: Job, view: RunView, attempt: Attempt, lease: Lease, retry_errors
         with contextlib.suppress(NotFound):
             view.store.delete(MANIFEST)
         before = sum((footer.usage for footer in committed if footer.shard not in again), Usage())
-        progress = Progress(view.plan.num_samples, Forecast(shards), before)
-        ended = _generate(job, view, shards, attempt, lease, progress, retry_errors)
-        if ended is not None:
-            return ended
+        _generate(job, view, shards, before, attempt, watch, retry_errors)
     state: State = finalize(open_run(view.store), job.limits.max_error_rate)["state"]
     return state
 
@@ -113,31 +145,28 @@ def _generate(
     job: Job,
     view: RunView,
     shards: Sequence[PlannedShard],
+    before: Usage,
     attempt: Attempt,
-    lease: Lease,
-    progress: Progress,
+    watch: Watch,
     retry_errors: bool,
-) -> State | None:
-    """Run these shards; None when they are all done, else the state of an early end."""
-    is_local = job.cluster.address == "local"
-    watch = Watch(view.store, attempt, lease, progress, yield_to_engines if is_local else None)
+) -> None:
+    """Run these shards to their end; `before`: what earlier attempts committed."""
     error_rate = ErrorRate(job.limits.max_error_rate)
     with cluster(job, view) as fleet:
         assignment = replace(_assignment(job, view, attempt.number, fleet), retry_errors=retry_errors)
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))
-        with watch.watching(fleet.workers + job.limits.max_engine_deaths, job.limits.max_error_rate):
+        heartbeat_s = assignment.heartbeat_s
+        progress = Progress(view.plan.num_samples, Forecast(shards), before, window_s=2 * heartbeat_s)
+        max_engines = min(fleet.workers, len(shards)) + job.limits.max_engine_deaths
+        on_first_engine = yield_to_engines if job.cluster.address == "local" else None
+        with watch.following(progress, max_engines, job.limits.max_error_rate, heartbeat_s, on_first_engine):
             try:
                 for receipt in receipts(shards, assignment, fleet):
                     watch.receipt(receipt)
                     if receipt.shard not in view.done:  # of samples that failed once, many may fail again
                         error_rate.add(samples=receipt.usage.samples, errors=receipt.usage.errors)
-            except KeyboardInterrupt:
-                if watch.failure is not None:
-                    raise watch.failure from None
-                return watch.ended or "interrupted"
             except RayError as error:
                 raise told(error) from error
-    return None
 
 
 def told(error: RayError) -> DraftfleetError:
@@ -165,16 +194,21 @@ def root_cause(text: str) -> tuple[type[DraftfleetError], str]:
 @contextlib.contextmanager
 def cluster(job: Job, view: RunView) -> Iterator[Fleet]:
     """Ray, started here or joined, and the fleet that fits it."""
-    if job.cluster.address == "local":
-        fleet = fleet_for(job, view.plan, None)
-        start_local(fleet.logical_cpus)
-    else:
-        join(job.cluster.address)
-        fleet = fleet_for(job, view.plan, ray.cluster_resources())
     try:
+        with handler_replaced():
+            fleet = _started(job, view)
         yield fleet
     finally:
         ray.shutdown()
+
+
+def _started(job: Job, view: RunView) -> Fleet:
+    if job.cluster.address == "local":
+        fleet = fleet_for(job, view.plan, None)
+        start_local(fleet.logical_cpus)
+        return fleet
+    join(job.cluster.address)
+    return fleet_for(job, view.plan, ray.cluster_resources())
 
 
 def _owner(attempt: Attempt) -> LeaseOwner:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import random
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +119,16 @@ def test_what_stays_interrupts_and_resumes(road: Road, trouble: dict[str, Any], 
     road.proxy.troubles = []
     assert "resuming faults-1" in road.workplace.run("run", "job.yaml")
     assert road.is_whole
+
+
+def test_a_store_that_hangs_does_not_hold_up_a_sigterm(road: Road) -> None:
+    process = road.start_and_trouble(*everything(kind="slow", delay_s=90.0))
+    time.sleep(3.0)  # every look at it is under way and will not come back
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)  # the grace of Kubernetes
+    assert process.returncode == 5, out + err
+    assert "faults-1: interrupted, resume: draftfleet resume" in out
+    assert "Traceback" not in err
 
 
 def test_a_full_disk_interrupts_and_resumes(workplace: Workplace, tiny_model: Path) -> None:
