@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 import time
@@ -41,20 +42,31 @@ def command(
 
     Exits with 3 if more rows cannot be used than limits.max_error_rate allows: `run` would refuse to start.
     """
-    loaded = load_job(Path(job), overrides)
+    loaded = limited(load_job(Path(job), overrides), limit)
     refuse_output_over_input(loaded)
     folder = None if dry_run else choose_run(loaded, key, new_run)
     planned = look(folder.store) if folder is not None else None
     if folder is not None and planned is not None:
         refuse_changed_job(loaded, folder, planned)
-    plan = make(loaded, folder, limit)
+    plan = make(loaded, folder)
     click.echo("\n".join([*problems(plan), *prompts(plan), *summary(plan)]))
     if folder is None:
         click.echo("dry run: nothing was written")
     else:
-        click.echo(f"planned {folder.run} in {folder.store.url}; generate with: draftfleet run {job}")
+        same = [f"--set={each}" for each in overrides]
+        same += [f"--run={key}"] if key is not None else []
+        same += [f"--limit={limit}"] if limit is not None else []
+        generate = shlex.join(["draftfleet", "run", job, *same])
+        click.echo(f"planned {folder.run} in {folder.store.url}; generate with: {generate}")
     refuse_hopeless(plan.rejected, plan.num_samples, loaded.limits.max_error_rate)
     return 0
+
+
+def limited(job: Job, limit: int | None) -> Job:
+    """The job with the first `limit` rows of its source; as it is if None."""
+    if limit is None:
+        return job
+    return job.model_copy(update={"source": job.source.model_copy(update={"limit": limit})})
 
 
 def make(job: Job, folder: RunFolder | None, limit: int | None = None) -> Plan:

@@ -22,12 +22,12 @@ from pipeline.run_state import open_run
 def command(
     run: str | None, root: str | None, overrides: tuple[str, ...], takeover: bool, retry_errors: bool, answers: int
 ) -> int:
-    """Go on with RUN as it was planned; the job file is not needed.
+    """Go on with RUN as it was planned; neither the job file nor the source is needed.
 
-    --set may change how it runs (engine, cluster, limits, sink.compression), not what it generates. --retry-errors
-    replaces failed samples only, and keeps what it replaces in _superseded/. Rows that were rejected while planning
-    are not among them: mend them in the source and start a new run.
+    --set may change how it runs (engine, cluster, limits, sink.compression, storage), not what it generates.
+    --retry-errors replaces failed samples only, and keeps what it replaces in _superseded/. Rows that were rejected
+    while planning are not among them: mend them in the source and start a new run.
     """
-    folder = find_run(run, root)
-    job = override_job(Job.model_validate(open_run(folder.store).plan.job), overrides)
-    return go_on(job, folder, answers, takeover, retry_errors)
+    found = find_run(run, root)
+    job = override_job(Job.model_validate(open_run(found.store).plan.job), overrides)
+    return go_on(job, found.reached_by(job.storage), answers, takeover, retry_errors, as_planned=True)

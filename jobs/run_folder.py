@@ -38,6 +38,16 @@ class RunFolder:
         except NotFound:
             return None
 
+    def reached_by(self, storage: Storage) -> RunFolder:
+        """The same run through its job's settings: by its URL it was found with AWS_* variables alone.
+
+        Raises:
+            StorageError: with them the store does not answer.
+        """
+        if "://" not in self.store.url:
+            return self
+        return RunFolder(self.run, open_answering(self.store.url, storage))
+
 
 def root_store(root: str | None, storage: Storage | None = None) -> Store:
     """The folder that runs lie in: the argument, $DRAFTFLEET_ROOT, or `output`."""

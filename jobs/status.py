@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 
 import click
 
 from jobs.options import root_option, run_argument
 from jobs.progress import duration
+from jobs.resume_command import resume_command
 from jobs.run_folder import find_run
 from pipeline.finalize import rejected_usage
 from pipeline.footer import read_footers
@@ -38,10 +38,19 @@ def headline(run: str, view: RunView) -> str:
         text += f", last heartbeat {view.lease.heartbeat_age_s:.0f} s ago"
         text += f" by {view.lease.owner}" if view.state == "running" else ""
     if view.state == "planned":
-        text += f", start: draftfleet resume {shlex.quote(view.store.url)}"
+        text += f", start: {resume_command(view)}"
     if view.state in ("interrupted", "cancelled", "failed") and not view.is_complete:
-        text += f", resume: draftfleet resume {shlex.quote(view.store.url)}"
+        text += f", resume: {resume_command(view)}"
+    if failed_in_engines(view) > 0:
+        text += f", try what failed again: {resume_command(view, '--retry-errors')}"
     return text
+
+
+def failed_in_engines(view: RunView) -> int:
+    """Of a complete run, the samples that had a prompt and failed."""
+    if view.manifest is None:
+        return 0
+    return int(view.manifest["usage"]["samples_error"]) - view.plan.num_rejected
 
 
 def details(view: RunView) -> list[str]:
@@ -54,7 +63,7 @@ def details(view: RunView) -> list[str]:
     ]
     if view.state == "running" and view.lease is not None:
         pulse = read_pulse(view.store, view.lease.owner.attempt)
-        lines.append(f"{pulse.engines} engines, last heard {max(0.0, time.time() - pulse.updated):.0f} s ago")
+        lines.append(f"{pulse.heard} engines, last heard {max(0.0, time.time() - pulse.updated):.0f} s ago")
         lines.append(str(view.lease.progress.get("line", "starting")))
     else:
         lines += unclaimed(view.store, usage)

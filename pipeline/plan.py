@@ -216,15 +216,22 @@ def make_plan(
     return plan_job(job, base_dir, model_folder, out, limit, on_progress, processes)
 
 
-def current_fingerprint(job: Job, base_dir: Path | None = None, model_folder: Path | None = None) -> dict[str, str]:
+def current_fingerprint(
+    job: Job,
+    base_dir: Path | None = None,
+    model_folder: Path | None = None,
+    sources: Sequence[Mapping[str, object]] | None = None,
+) -> dict[str, str]:
     """The semantic fingerprint of the job as its files and model are now, without planning.
+
+    `sources`: as in a Plan; the input files, if those of now do not matter.
 
     Raises:
         SourceError, ConfigError, StorageError: as `make_plan`.
     """
     from pipeline.planning.fingerprint import fingerprint_now
 
-    return fingerprint_now(job, base_dir or Path.cwd(), model_folder)
+    return fingerprint_now(job, base_dir or Path.cwd(), model_folder, sources)
 
 
 def load_plan(store: Store) -> Plan | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.errors import ConfigError
 from configs.fingerprint import semantic_fingerprint
 from configs.job import Job
-from pipeline.source.files import SourceFile
 from pipeline.source.opening import open_source
 from workers.models import resolve, weights_sha256
 
@@ -26,21 +25,26 @@ TOKENIZER_FILES = (
 TEMPLATE_FILE = "chat_template.jinja"
 
 
-def fingerprint_now(job: Job, base_dir: Path, model_folder: Path | None) -> dict[str, str]:
+def fingerprint_now(
+    job: Job, base_dir: Path, model_folder: Path | None, sources: Sequence[Mapping[str, object]] | None = None
+) -> dict[str, str]:
     """See `pipeline.plan.current_fingerprint`."""
     folder = model_folder or resolve(job.model.path)
-    return fingerprint_of(job, open_source(job, base_dir).files, folder, read_chat_template(job, base_dir))
+    if sources is None:
+        sources = [file.identity() for file in open_source(job, base_dir).files]
+    return fingerprint_of(job, sources, folder, read_chat_template(job, base_dir))
 
 
 def fingerprint_of(
-    job: Job, files: Sequence[SourceFile], model_folder: Path, chat_template: str | None
+    job: Job, sources: Sequence[Mapping[str, object]], model_folder: Path, chat_template: str | None
 ) -> dict[str, str]:
-    """The semantic fingerprint. `chat_template` is the job's replacement for the model's own, if any."""
+    """The semantic fingerprint. `sources`: the identities of the input files. `chat_template` is the job's replacement
+    for the model's own, if any."""
     own = model_folder / TEMPLATE_FILE
     template = chat_template.encode() if chat_template is not None else own.read_bytes() if own.is_file() else b""
     return semantic_fingerprint(
         job,
-        sources=[file.identity() for file in files],
+        sources=sources,
         weights_sha256=weights_sha256(model_folder),
         tokenizer_sha256=tokenizer_sha256(model_folder),
         template_sha256=hashlib.sha256(template).hexdigest(),

@@ -222,14 +222,15 @@ class _Planning:
 
     def _plan(self, carried: CarriedSchema, shards: tuple[PlannedShard, ...]) -> Plan:
         job, found = self._spec.job, self._findings
-        fingerprint = fingerprint_of(job, self._source.files, self._spec.model_folder, self._spec.chat_template)
+        sources = [file.identity() for file in self._source.files]
+        fingerprint = fingerprint_of(job, sources, self._spec.model_folder, self._spec.chat_template)
         counts = count_groups(shards)
         return Plan(
             plan_hash=self._hash(fingerprint, carried),
             run="",
             job=job.model_dump(mode="json"),
             fingerprint=fingerprint,
-            sources=[file.identity() for file in self._source.files],
+            sources=sources,
             shards=shards,
             carried=carried.schema,
             json_columns=sorted(carried.as_json),
