@@ -33,6 +33,12 @@ def same_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "refuse_changed_job", lambda *_: None)
 
 
+@pytest.fixture(autouse=True)
+def _no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have sent to this process."""
+    monkeypatch.setattr(module, "was_terminated", lambda: False)
+
+
 def drive_to(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "drive", lambda *_: state)
 

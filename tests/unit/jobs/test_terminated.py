@@ -24,11 +24,19 @@ def install_one_that_exits() -> None:
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(signum))
 
 
+def be_terminated() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+
+
+def be_terminated_in_a_library() -> None:
+    install_one_that_exits()
+    be_terminated()
+
+
 def test_it_is_an_interrupt_all_the_same() -> None:
     with pytest.raises(KeyboardInterrupt), handler_replaced():
-        install_one_that_exits()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
+        be_terminated_in_a_library()
     assert was_terminated()
 
 
@@ -36,8 +44,7 @@ def test_afterwards_ours_is_back() -> None:
     with handler_replaced():
         install_one_that_exits()
     with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
+        be_terminated()
     assert was_terminated()
 
 
