@@ -21,9 +21,10 @@ A step reads every weight once, and with pages of 4 KiB it waits for the page ta
 4 MiB come from the heap, since a mapping of their own would be smaller than two such pages."""
 
 AUTH_MODE = "RAY_AUTH_MODE"
+"""Ray sets it to `token` for a cluster that it starts, unless it is set. Set here, it would come too late for the part
+of Ray that is loaded already."""
+
 SETTINGS = ALLOCATOR | {
-    # Its services listen on all interfaces, and who reaches them may run code here.
-    AUTH_MODE: "token",
     # For every actor pool Ray's C++ core warns of constructor arguments that could be lost with their node, of which a
     # local cluster has one (ray-project/ray#53727). Its log files have everything.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -48,11 +49,6 @@ def start_local(logical_cpus: int) -> None:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    if os.environ[AUTH_MODE].lower() != "token":
-        print(
-            f"{AUTH_MODE} is {os.environ[AUTH_MODE]}: whoever reaches this machine's ports may run code here; unset it",
-            file=sys.stderr,
-        )
     with _held_back_stderr(), _told():
         ray.init(
             address="local",
@@ -60,6 +56,13 @@ def start_local(logical_cpus: int) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
+        )
+    mode = os.environ.get(AUTH_MODE, "unset")
+    if mode.lower() != "token":
+        print(
+            f"{AUTH_MODE} is {mode}: Ray asks for no token, so whoever reaches this machine's ports may run code here; "
+            "set it to token",
+            file=sys.stderr,
         )
 
 

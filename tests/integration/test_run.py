@@ -126,7 +126,9 @@ def test_stop_cancels_and_resume_goes_on(workplace: Workplace, tiny_job: Callabl
     assert process.returncode == 4
     assert "resume: draftfleet resume" in workplace.run("status")
     assert 0 < len(texts(data)) < 400
+    workplace.write_rows(prompts(1))  # the plan has them all
     out = workplace.run("resume", "--set", "tasks.default.deadline_s=600")
+    assert "rows.jsonl has changed since the plan; the run goes on with the rows as they were planned" in out
     assert "resuming tiny-1, " in out
     assert len(texts(data)) == 400
 
