@@ -30,6 +30,8 @@ PINS = dict(
     if line and not line.startswith("#")
 )
 VERSIONS = {canonicalize_name(name): version for name, version in PINS.items()}
+TARGETS = set(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split())
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md"])
 
 
 def demo_rows() -> list[dict[str, object]]:
@@ -55,8 +57,15 @@ def test_make_explains_every_target():
     shown = subprocess.run(
         ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    (targets,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
-    assert all(target in shown for target in set(targets.split()) - {"help", "find-python"})
+    assert all(target in shown for target in TARGETS - {"help", "find-python"})
+
+
+def test_make_runs_every_benchmark_but_the_soak():
+    (named,) = re.findall(r"^BENCHMARKS := (.*)$", MAKEFILE, re.MULTILINE)
+    sources = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    programs = {name for name, source in sources.items() if "__main__" in source}
+    assert set(named.split()) == programs - {"soak"}
+    assert all('add_argument("--results"' in sources[name] for name in programs)
 
 
 def test_ci_script_can_be_run():
@@ -88,10 +97,15 @@ def test_readme_names_every_file():
     assert readme == readme_with(tree(), readme), "run: python tests/readme_tree.py"
 
 
-def test_readme_commands_exist():
-    readme = (ROOT / "README.md").read_text()
-    assert set(re.findall(r"draftfleet ([a-z]+) ", readme)) <= set(VERBS)
-    for path in re.findall(r"\]\(([^)#]+)\)", readme):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_exists(page):
+    text = page.read_text()
+    code = "\n".join(re.findall(r"`[^`\n]+`|^ {4}.*$", text, re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z][a-z-]*)", code)) <= TARGETS
+    assert set(re.findall(r"\bdraftfleet (?!-)([a-z][a-z-]*)", code)) <= set(VERBS)
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / path).exists(), path
+    for path in re.findall(r"`((?:configs|workers|pipeline|jobs|tests|benchmarks|docs)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 
 
