@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -107,6 +108,26 @@ def test_what_a_page_names_exists(page):
         assert (page.parent / path).exists(), path
     for path in re.findall(r"`((?:configs|workers|pipeline|jobs|tests|benchmarks|docs)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+MAKES_A_ROW_ERROR = re.compile(r"(\w+\.)*(RowError|row_error|_error|RejectedRow|RowProblem|add_bad)")
+CODE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
+
+
+def codes_raised() -> set[str]:
+    """What planning calls the errors of rows: the code words among the arguments of what makes one."""
+    modules = [*ROOT.glob("pipeline/planning/*.py"), *ROOT.glob("pipeline/source/*.py")]
+    nodes = [node for module in modules for node in ast.walk(ast.parse(module.read_text()))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and MAKES_A_ROW_ERROR.fullmatch(ast.unparse(node.func))]
+    words = [each.value for call in calls for each in call.args if isinstance(each, ast.Constant)]
+    return {word for word in words if isinstance(word, str) and CODE.fullmatch(word)}
+
+
+def test_the_docs_promise_the_codes_that_rejected_rows_bear():
+    text = (ROOT / "docs/sources.md").read_text()
+    (table,) = re.findall(r"^\| code \| means \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    promised = [code for line in table.splitlines() for code in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(promised) == sorted(codes_raised())
 
 
 def test_changelog_knows_the_version():

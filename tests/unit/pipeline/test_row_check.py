@@ -21,6 +21,8 @@ LINES: list[tuple[str | dict[str, Any], str]] = [
     ("{truncated", "malformed_json"),
     ('{"id": "a", "prompt": "x",}', "malformed_json"),
     ('{"id": "a", "prompt": NaN}', "malformed_json"),
+    ('{"id": "a", "prompt": Infinity}', "malformed_json"),
+    ('{"id": "a", "prompt": "x", "temperature": -Infinity}', "malformed_json"),
     ('["a", "list"]', "not_an_object"),
     ('"text"', "not_an_object"),
     ('{"id": "a", "prompt": "\\ud835"}', "lone_surrogate"),
@@ -56,6 +58,9 @@ LINES: list[tuple[str | dict[str, Any], str]] = [
     ({"id": "a", "task": "code", "request": ""}, "empty_prompt"),
     ({"id": "a", "prompt": "x", "temperature": -1}, "bad_sampling"),
     ({"id": "a", "prompt": "x", "temperature": "warm"}, "bad_sampling"),
+    ({"id": "a", "prompt": "x", "temperature": "Infinity"}, "bad_sampling"),
+    ({"id": "a", "prompt": "x", "top_p": "NaN"}, "bad_sampling"),
+    ('{"id": "a", "prompt": "x", "temperature": 1e999}', "bad_sampling"),
     ({"id": "a", "prompt": "x", "max_tokens": True}, "bad_sampling"),
     ({"id": "a", "prompt": "x", "max_tokens": 1.5}, "bad_sampling"),
     ({"id": "a", "prompt": "x", "n": 1000}, "bad_sampling"),
@@ -90,6 +95,18 @@ def test_every_bad_line_is_one_error_with_its_line(tmp_path: Path, chat_model: P
             "retryable": False,
             "attempt": 0,
         }
+
+
+def test_an_id_that_an_earlier_file_holds_is_refused(tmp_path: Path, chat_model: Path) -> None:
+    first = write_jsonl(tmp_path / "1.jsonl", [{"id": "x", "prompt": "One"}, {"id": "a", "prompt": "Two"}])
+    second = write_jsonl(tmp_path / "2.jsonl", [{"id": "b", "prompt": "x"}, {"id": "c"}, {"id": "a", "prompt": "Three"}])
+    got = planned(job_over(tmp_path), chat_model)
+    assert {row["_id"]: row["prompt"] for row in got.rows} == {"x": "One", "a": "Two", "b": "x"}
+    (found,) = (problem for problem in got.plan.problems if problem.code == "duplicate_id")
+    assert (found.file, found.line) == (str(second), 3)
+    assert found.message == f"id 'a' stands already in {first}, line 2"
+    places = [(row["source_file"], row["source_line"], row["error"]["code"]) for row in got.rejected]
+    assert places == [(str(second), 2, "missing_prompt"), (str(second), 3, "duplicate_id")]
 
 
 def test_a_rejected_row_keeps_what_is_known_of_it(tmp_path: Path, chat_model: Path) -> None:
