@@ -24,7 +24,7 @@ from pipeline.planning.carried import REFUSED_NAMES, free_name
 from pipeline.planning.chunk_rows import JsonFormat, JsonRows, ReadRow, TableRows
 from pipeline.planning.prompt import Templates
 from pipeline.planning.row_check import OVERRIDES, RejectedRow, RowCheck, check_messages, overridden
-from pipeline.source.chunk import Chunk, LineChunk
+from pipeline.source.chunk import Chunk, LineChunk, is_blank
 from pipeline.source.column_map import ColumnMap
 from pipeline.source.jsonl import parse_object
 from pipeline.source.opening import OpenSource, open_source
@@ -151,7 +151,7 @@ def _batch_model(source: OpenSource) -> str | None:
     if source.format != "openai_batch":
         return None
     lines = (line for chunk in source.chunks() if isinstance(chunk, LineChunk) for line in chunk.data.splitlines())
-    body = parse_object(next(lines)).get("body")
+    body = parse_object(next(line for line in lines if not is_blank(line))).get("body")
     return str(body["model"]) if isinstance(body, dict) and body.get("model") else None
 
 

@@ -10,7 +10,9 @@ shard is started again by another engine of the same driver, which tells that th
     run
 
 One death of a row by itself would not do: engines are also ended from outside, by a preempted node or for want of
-memory, and a run that suffers much of that would lose rows that did nothing. What a probe generates is thrown away: it only shows whether the engine survives. A start that was cut off by the end of
+memory, and a run that suffers much of that would lose rows that did nothing.
+
+What a probe generates is thrown away: it only shows whether the engine survives. A start that was cut off by the end of
 its driver proves nothing and is passed over.
 """
 

@@ -118,7 +118,9 @@ def codes_raised() -> set[str]:
     """What planning calls the errors of rows: the code words among the arguments of what makes one."""
     modules = [*ROOT.glob("pipeline/planning/*.py"), *ROOT.glob("pipeline/source/*.py")]
     nodes = [node for module in modules for node in ast.walk(ast.parse(module.read_text()))]
-    calls = [node for node in nodes if isinstance(node, ast.Call) and MAKES_A_ROW_ERROR.fullmatch(ast.unparse(node.func))]
+    calls = [
+        node for node in nodes if isinstance(node, ast.Call) and MAKES_A_ROW_ERROR.fullmatch(ast.unparse(node.func))
+    ]
     words = [each.value for call in calls for each in call.args if isinstance(each, ast.Constant)]
     return {word for word in words if isinstance(word, str) and CODE.fullmatch(word)}
 

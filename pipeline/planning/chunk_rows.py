@@ -160,7 +160,8 @@ class TableRows:
         ordinals, lines = chunk.ordinals[sound].tolist(), chunk.lines[sound].tolist()
         rows = _python_rows(self._table, [name for name in self.column_names if name in read])
         places = enumerate(zip(ordinals, lines, rows, strict=True))
-        self.readable = [ReadRow(position, ordinal, line, row) for position, (ordinal, line, row) in places]
+        there = dict.fromkeys(self.column_names)  # an error that names a row's columns names those not read as well
+        self.readable = [ReadRow(position, ordinal, line, there | row) for position, (ordinal, line, row) in places]
 
     def kept(self, positions: Sequence[int | None]) -> pa.Table:
         taken = self._table.select(self._carried).take(pa.array(positions, pa.int64()))

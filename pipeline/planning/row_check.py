@@ -20,6 +20,7 @@ from configs.nearest import did_you_mean
 from pipeline.excerpt import excerpt
 from pipeline.planning.prompt import Conversation, Message, Templates, row_error
 from pipeline.source.column_map import ColumnMap
+from pipeline.source.jsonl import parse_value
 
 OVERRIDES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop", "seed", "n")
 ROLES = ("system", "user", "assistant")
@@ -196,9 +197,9 @@ def check_messages(value: Any) -> list[Message]:
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise row_error("bad_messages", f"messages is text that is not JSON: {error}") from None
+            value = parse_value(value, "the text")
+        except RowError as error:
+            raise row_error("bad_messages", f"messages is text that cannot be read: {error.message}") from None
     if not isinstance(value, list) or not value:
         raise row_error("bad_messages", f"messages is {_kind(value)}; it must be a list of {{role, content}}")
     messages = [_check_message(message, number) for number, message in enumerate(value)]

@@ -103,7 +103,8 @@ def _header(reader: Iterator[list[str]], path: str) -> list[str]:
         raise SourceError(f"{path}: the header line is not UTF-8; convert it: iconv -f LATIN1 (or UTF-16) -t UTF-8")
     twice = next((name for name in header if header.count(name) > 1 or not name.strip()), None)
     if twice is not None:
-        raise SourceError(f"{path}: the header names column {twice!r} {'twice' if twice.strip() else '(empty)'}")
+        flaw = "twice" if twice.strip() else "(empty)"
+        raise SourceError(f"{path}: the header names column {twice!r} {flaw}; give every column a name of its own")
     return header
 
 

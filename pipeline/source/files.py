@@ -103,6 +103,8 @@ def _find_local(pattern: str, base_dir: Path) -> list[SourceFile]:
     absolute = os.path.abspath(base_dir / os.path.expanduser(pattern))
     if os.path.isfile(absolute):
         return [_local_file(absolute)]
+    if os.path.exists(absolute) and not os.path.isdir(absolute):
+        raise SourceError(f"source.path {pattern} is no file but a pipe or a device; write its rows to a file first")
     if os.path.isdir(absolute):
         root, pattern = absolute, os.path.join(glob.escape(absolute), "**")
     else:

@@ -61,17 +61,20 @@ def _without_bom(block: bytes, path: str) -> bytes:
         raise SourceError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
     block = block.removeprefix(BOM)
     first = block.partition(b"\n")[0]
-    if block.lstrip().startswith(b"[") and not _parses(first):
+    if block.lstrip().startswith(b"[") and _begins_an_array(first):
         raise SourceError(f"{path} is one JSON array, not JSON lines; convert it first: jq -c '.[]' FILE > FILE.jsonl")
     return block
 
 
-def _parses(line: bytes) -> bool:
+def _begins_an_array(line: bytes) -> bool:
+    """Of objects, on this line or over many; a list of something else is one bad row."""
     try:
-        json.loads(line)
+        value = json.loads(line)
     except ValueError:
+        return True
+    except RecursionError:
         return False
-    return True
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -85,19 +88,37 @@ def parse_object(line: bytes) -> dict[str, Any]:
         text = line.decode()
     except UnicodeDecodeError as error:
         raise RowError("invalid_utf8", f"the line is not UTF-8 (byte {error.start})", stage="plan") from None
-    try:
-        value = _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise RowError(
-            "malformed_json", f"the line is not JSON: {error or 'nested too deeply'}", stage="plan"
-        ) from None
+    value = parse_value(text, "the line")
     if not isinstance(value, dict):
         raise RowError("not_an_object", f"the line is {_KINDS[type(value)]}, not an object", stage="plan")
-    if "\\u" in text:
-        _refuse_surrogates(value)
-    if text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH:
-        raise RowError("nested_too_deeply", f"the line nests more than {MAX_DEPTH} levels", stage="plan")
     return value
+
+
+def parse_value(text: str, what: str) -> Any:
+    """A JSON text, which `what` names in errors, as the value that it holds.
+
+    Raises:
+        RowError: `malformed_json`, `lone_surrogate` or `nested_too_deeply`.
+    """
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise RowError(
+            "malformed_json", f"{what} is not JSON: {error.msg} (column {error.colno})", stage="plan"
+        ) from None
+    except ValueError as error:
+        raise RowError("malformed_json", f"{what} is not JSON: {error}", stage="plan") from None
+    except RecursionError:
+        raise _nested_too_deeply(what) from None
+    if "\\u" in text:
+        _refuse_surrogates(value, what)
+    if text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH:
+        raise _nested_too_deeply(what)
+    return value
+
+
+def _nested_too_deeply(what: str) -> RowError:
+    return RowError("nested_too_deeply", f"{what} nests more than {MAX_DEPTH} levels", stage="plan")
 
 
 def depth(value: Any) -> int:
@@ -118,12 +139,12 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
 
 
-def _refuse_surrogates(value: dict[str, Any]) -> None:
+def _refuse_surrogates(value: Any, what: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise RowError(
             "lone_surrogate",
-            f"the line holds half of a surrogate pair (U+{ord(error.object[error.start]):04X}), cut text perhaps",
+            f"{what} holds half of a surrogate pair (U+{ord(error.object[error.start]):04X}), cut text perhaps",
             stage="plan",
         ) from None

@@ -61,7 +61,7 @@ def _envelope(line: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise _error("unsupported_key", f"`{unknown[0]}` is no key of a batch line")
     asked = f"{line['method']} {line['url']}"
-    if line["method"] != "POST" or line["url"] not in URLS:
+    if line["method"] != "POST" or line["url"] not in list(URLS):  # the url may be anything, hashable or not
         raise _error("unsupported_url", f"{excerpt(asked)} is not served; POST to {' or '.join(URLS)}")
     if not isinstance(line["body"], dict):
         raise _error("bad_body", "`body` is not an object")

@@ -39,6 +39,13 @@ FORMATS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
 }
+PACKED = {
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"\x1f\x8b": "compressed by gzip; let its name end in .gz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; let its name end in .zst",
+    b"PAR1": "a Parquet file; let its name end in .parquet, or set source.format: parquet",
+}
+"""How files begin that are no text, whatever their names say."""
 MIN_CHUNK_BYTES = 256 << 10
 MAX_CHUNK_BYTES = 8 << 20
 TARGET_CHUNKS = 4000
@@ -87,17 +94,29 @@ class OpenSource:
             except Changed:
                 raise SourceError(f"{file.path} changed while it was read; plan again when it is complete") from None
             except (OSError, pa.ArrowException) as error:
-                raise SourceError(f"{file.path} cannot be read to its end: {error}") from None
+                other = f", or rename it if it is not compressed by {file.compression}" if file.compression else ""
+                raise SourceError(f"{file.path} cannot be read to its end: {error}; copy it again{other}") from None
 
     def _read(self, stream: pa.NativeFile, number: int, file: SourceFile, ordinal: int, size: int) -> Iterator[Chunk]:
         if self.format == "parquet":
             return read_parquet(stream, number, file.path, ordinal, size, self.read)
         if self.format == "hf_dataset":
             return read_arrow(stream, number, file.path, ordinal, size)
+        if not file.compression:
+            _refuse_packed(stream, file.path)
         if self.format == "csv":
             delimiter = "\t" if file.ending == ".tsv" else ","
             return read_csv(stream, number, file.path, ordinal, size, delimiter)
         return read_lines(stream, number, file.path, ordinal, size)
+
+
+def _refuse_packed(stream: pa.NativeFile, path: str) -> None:
+    """Without this, every row of such a file would be told as broken text."""
+    head = stream.read(4)
+    stream.seek(0)
+    for magic, what in PACKED.items():
+        if head.startswith(magic):
+            raise SourceError(f"{path} is {what}")
 
 
 def open_source(job: Job, base_dir: Path) -> OpenSource:
@@ -181,6 +200,6 @@ def _begins_like_batch(file: SourceFile, storage: Storage) -> bool:
         try:
             first = stream.read(1 << 20).removeprefix(BOM).lstrip().partition(b"\n")[0]
             line = json.loads(first)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return False
     return isinstance(line, dict) and is_batch_line(line)

@@ -11,6 +11,8 @@ from configs.errors import SourceError
 from pipeline.source.chunk import TableChunk
 from pipeline.source.tables import batch_rows, table_chunk
 
+NEXT_STEP = "Copy the file again; if it is of another format, say so by source.format"
+
 
 def read_parquet(
     stream: pa.NativeFile,
@@ -37,7 +39,7 @@ def read_parquet(
             yield table_chunk(batch, file, first_ordinal + line, line + 1)
             line += len(batch)
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot read {path} as Parquet (after row {line}): {error}") from None
+        raise SourceError(f"cannot read {path} as Parquet (after row {line}): {error} {NEXT_STEP}") from None
 
 
 def _refuse_twins(names: Sequence[str], path: str) -> None:
@@ -55,6 +57,6 @@ def parquet_columns(stream: pa.NativeFile, path: str) -> list[str]:
     try:
         names = list(pq.read_schema(stream).names)
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot read {path} as Parquet: {error}") from None
+        raise SourceError(f"cannot read {path} as Parquet: {error} {NEXT_STEP}") from None
     _refuse_twins(names, path)
     return names

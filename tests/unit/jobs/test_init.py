@@ -83,6 +83,14 @@ def test_openai_batch_keeps_the_model_that_its_lines_name(written, tmp_path):
     assert "all of the rows fit this job" in out
 
 
+def test_a_batch_may_begin_with_a_blank_line(tmp_path):
+    body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hi"}]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    (tmp_path / "rows.jsonl").write_text(f"\n{json.dumps(line)}\n")
+    job, _ = init(tmp_path / "rows.jsonl", tmp_path / "job.yaml")
+    assert job.model.served_name == "llama-3.1-8b"
+
+
 def test_instruction_with_an_input_that_may_be_missing(written, tmp_path):
     rows = [{"instruction": "Sort", "input": "3 1 2"}, {"instruction": "Say hi", "input": ""}, {"instruction": "Go"}]
     job, _ = written([{**row, "output": "old answer"} for row in rows])

@@ -99,7 +99,9 @@ def test_every_bad_line_is_one_error_with_its_line(tmp_path: Path, chat_model: P
 
 def test_an_id_that_an_earlier_file_holds_is_refused(tmp_path: Path, chat_model: Path) -> None:
     first = write_jsonl(tmp_path / "1.jsonl", [{"id": "x", "prompt": "One"}, {"id": "a", "prompt": "Two"}])
-    second = write_jsonl(tmp_path / "2.jsonl", [{"id": "b", "prompt": "x"}, {"id": "c"}, {"id": "a", "prompt": "Three"}])
+    second = write_jsonl(
+        tmp_path / "2.jsonl", [{"id": "b", "prompt": "x"}, {"id": "c"}, {"id": "a", "prompt": "Three"}]
+    )
     got = planned(job_over(tmp_path), chat_model)
     assert {row["_id"]: row["prompt"] for row in got.rows} == {"x": "One", "a": "Two", "b": "x"}
     (found,) = (problem for problem in got.plan.problems if problem.code == "duplicate_id")
