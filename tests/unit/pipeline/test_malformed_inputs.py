@@ -323,7 +323,7 @@ NEARLY: dict[str, tuple[Mapping[str, Any] | str, str, str]] = {
     "a task that is a text": (
         {"id": "a", "task": "W" * 400, "prompt": "x"},
         "unknown_task",
-        f"no task `{'W' * 80} …` in the job; there are: default",
+        f"no task '{'W' * 38}… in the job; there are: default",
     ),
     "another name for the prompt": (
         {"id": "a", "instruction": "x"},
@@ -404,7 +404,7 @@ NEARLY: dict[str, tuple[Mapping[str, Any] | str, str, str]] = {
         {"id": "a", "prompt": "x", "stop": list("abcdefghijklmnopq")},
         "bad_sampling",
         "column `stop`: Tuple should have at most 16 items after validation, "
-        "not 17 (it is ['a', 'b', 'c', 'd', 'e', 'f', ...])",
+        "not 17 (it is ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'…)",
     ),
     "no samples": (
         {"id": "a", "prompt": "x", "n": 0},
@@ -415,7 +415,7 @@ NEARLY: dict[str, tuple[Mapping[str, Any] | str, str, str]] = {
         {"id": "a", "prompt": "x", "temperature": "hot " * 100_000},
         "bad_sampling",
         "column `temperature`: Input should be a valid number, unable to parse string as a number "
-        "(it is 'hot hot hot ... hot hot hot ')",
+        "(it is 'hot hot hot hot hot hot hot hot hot ho…)",
     ),
 }
 
@@ -440,17 +440,17 @@ BATCH_LINES = {
     "a url that is a list": (
         {"url": ["/v1/chat/completions"]},
         "unsupported_url",
-        "POST ['/v1/chat/completions'] is not served; POST to /v1/chat/completions or /v1/completions",
+        "\"POST ['/v1/chat/completions']\" is not served; POST to /v1/chat/completions or /v1/completions",
     ),
     "a url that is whole": (
         {"url": "https://example.com/v1/chat/completions"},
         "unsupported_url",
-        "POST https://example.com/v1/chat/completions is not served; POST to /v1/chat/completions or /v1/completions",
+        "'POST https://example.com/v1/chat/compl… is not served; POST to /v1/chat/completions or /v1/completions",
     ),
     "a method in small letters": (
         {"method": "post"},
         "unsupported_url",
-        "post /v1/chat/completions is not served; POST to /v1/chat/completions or /v1/completions",
+        "'post /v1/chat/completions' is not served; POST to /v1/chat/completions or /v1/completions",
     ),
     "a body that is text": ({"body": json.dumps(BATCH["body"])}, "bad_body", "`body` is not an object"),
     "a custom_id that is an object": (
@@ -461,7 +461,7 @@ BATCH_LINES = {
     "a model that is a list": (
         {"body": {"model": ["m"], "messages": BATCH["body"]["messages"]}},
         "wrong_model",
-        "body.model is ['m'], the job runs 'smollm2-135m-instruct'; if that is the one, set model.served_name: ['m']",
+        "body.model is ['m'], the job runs 'smollm2-135m-instruct'; if that is the one, set model.served_name to it",
     ),
 }
 
