@@ -22,9 +22,6 @@ from configs.document import KeyPath
 from configs.job import Job, Task
 from configs.keys import dotted, find, starred
 
-VERIFICATION = "sample-and-match"
-"""The rule under which speculation never changes the output, so that drafter and draft length are execution."""
-
 SEMANTIC_KEYS: tuple[KeyPath, ...] = (
     ("seed",),
     ("source", "format"),
@@ -36,7 +33,10 @@ SEMANTIC_KEYS: tuple[KeyPath, ...] = (
     ("tasks", "*", "sampling"),
     ("tasks", "*", "too_long"),
     ("tasks", "*", "chat_template_kwargs"),
+    ("tasks", "*", "acceptance"),
+    ("tasks", "*", "acceptance_threshold"),
     ("model", "dtype"),
+    ("model", "kv_cache_dtype"),
     ("model", "max_model_len"),
     ("sink", "columns"),
     ("sink", "token_ids"),
@@ -84,7 +84,6 @@ def semantic_fingerprint(
         "model.weights_sha256": weights_sha256,
         "model.tokenizer_sha256": tokenizer_sha256,
         "model.chat_template_sha256": template_sha256,
-        "verification": VERIFICATION,
     }
     for source in sources:
         facts[f"source.files[{source['path']}]"] = {"size": source["size"], "etag": source["etag"]}

@@ -80,7 +80,26 @@ class Sampling(Section):
     seed: int | None = Field(None, ge=0, lt=2**63, description="the row's noise; default: the job's seed")
 
 
-Drafter = Literal["eagle3", "ngram", "none"]
+Drafter = Literal["eagle3", "model", "ngram", "none"]
+KVDtype = Literal["auto", "float32", "bfloat16", "float8_e4m3"]
+Acceptance = Literal["match", "rejection", "threshold"]
+
+
+class DraftTree(Section):
+    """Several branches in place of one chain, k deep at most: more tokens per round, for more work (eagle3 only)."""
+
+    top_k: int = Field(4, ge=1, le=8, description="drafts after each node, and nodes followed at each depth")
+    max_nodes: int = Field(16, ge=1, le=60, description="drafts verified per round: those of the likeliest paths")
+    min_path_probability: float = Field(
+        0.0, ge=0.0, lt=1.0, description="a branch ends where the drafter gives its path less than this"
+    )
+
+
+class Fallback(Section):
+    """Plain decoding for a while where drafts are refused."""
+
+    after: int = Field(2, ge=1, description="rounds on end whose drafts were all refused")
+    for_rounds: int = Field(8, ge=1, description="rounds of a sample then decoded without drafts")
 
 
 class DraftPolicy(Section):
@@ -89,6 +108,8 @@ class DraftPolicy(Section):
     policy: Literal["fixed", "off"] = Field("fixed", description="off is plain decoding")
     k: int = Field(3, ge=0, le=8, description="draft length; 0 is plain decoding")
     drafter: Drafter | None = Field(None, description="default: the job's drafter")
+    tree: DraftTree | None = Field(None, description="default: a chain")
+    fallback: Fallback | None = Field(None, description="default: drafts in every round")
 
     @field_validator("policy", mode="before")
     @classmethod
@@ -109,6 +130,14 @@ class Task(Section):
     chat_template_kwargs: dict[str, JsonValue] = Field(
         default_factory=dict, description="variables for the chat template, e.g. enable_thinking: false"
     )
+    acceptance: Acceptance = Field(
+        "match",
+        description="which drafts are kept: match and rejection leave the output's law as it is (rejection keeps more "
+        "at high temperature, and its text depends on the drafts); threshold is lossy and marked in every row",
+    )
+    acceptance_threshold: float = Field(
+        0.3, gt=0.0, le=1.0, description="under threshold: drafts that the target finds so probable are kept"
+    )
     deadline_s: float | None = Field(None, gt=0, description="a row that takes longer ends as error `timeout`")
 
 
@@ -120,6 +149,9 @@ class Model(Section):
         None, description="what the rows of an OpenAI batch may call this model; default: path, or its last part"
     )
     dtype: Literal["bfloat16", "float32", "float64"] = Field("bfloat16", description="float32/64 to prove identity")
+    kv_cache_dtype: KVDtype = Field(
+        "auto", description="of keys and values; auto is dtype. Narrower takes less memory, and rounds"
+    )
     max_model_len: int | None = Field(None, ge=16, description="prompt + output tokens; default: the model's own limit")
     chat_template: str | None = Field(None, description="path of a Jinja file that replaces the model's chat template")
 
@@ -132,11 +164,16 @@ class Model(Section):
 class Draft(Section):
     """What proposes tokens for the target to verify."""
 
-    drafter: Drafter = Field("ngram", description="ngram is prompt lookup: needs no weights; eagle3 needs path")
+    drafter: Drafter = Field(
+        "ngram", description="ngram is prompt lookup: needs no weights; eagle3 needs path, model needs model"
+    )
     path: str | None = Field(
         None,
         description="folder of an EAGLE-3 head: config.json and its weights; a relative path starts at the job file's "
         "folder, in --set at the working directory",
+    )
+    model: str | None = Field(
+        None, description="a small model with the same tokenizer: a name of `draftfleet models list`, or a folder"
     )
     capture_layers: tuple[int, int, int] | None = Field(
         None, description="layers of the target whose input the head reads; default: by the head's config.json"
@@ -152,10 +189,19 @@ class Draft(Section):
         return self
 
     @model_validator(mode="after")
-    def _has_head(self) -> Draft:
-        if "eagle3" in (self.drafter, self.policy.drafter) and self.path is None:
-            raise ValueError("drafter eagle3 needs draft.path, the folder of a head for this model")
+    def _has_weights(self) -> Draft:
+        for drafter in (self.drafter, self.policy.drafter):
+            if lacks := self.lacks_for(drafter):
+                raise ValueError(lacks)
         return self
+
+    def lacks_for(self, drafter: Drafter | None) -> str | None:
+        """What a drafter needs and is not there."""
+        if drafter == "eagle3" and self.path is None:
+            return "drafter eagle3 needs draft.path, the folder of a head for this model"
+        if drafter == "model" and self.model is None:
+            return "drafter model needs draft.model, a small model with the tokenizer of this one"
+        return None
 
 
 class Engine(Section):
@@ -245,10 +291,10 @@ class Job(Section):
     seed: int = Field(0, ge=0, lt=2**63, description="noise of every row that brings none")
 
     @model_validator(mode="after")
-    def _has_heads(self) -> Job:
+    def _has_drafters(self) -> Job:
         for name, task in self.tasks.items():
-            if task.draft is not None and task.draft.drafter == "eagle3" and self.draft.path is None:
-                raise ValueError(f"tasks.{name}.draft.drafter eagle3 needs draft.path, the folder of a head")
+            if task.draft is not None and (lacks := self.draft.lacks_for(task.draft.drafter)):
+                raise ValueError(f"tasks.{name}.draft: {lacks}")
         return self
 
     def task(self, name: str) -> Task | None:

@@ -5,7 +5,7 @@
     describe(job)                                                    the same, every value with its reason beside it
 
 All that is wrong with a file is told at once, each with its line. Input paths (`source.path`, `model.path`,
-`model.chat_template`, `draft.path`) are relative to the job file's folder, so that a job works from anywhere; given
+`model.chat_template`, `draft.path`, `draft.model`) are relative to the job file's folder, so that a job works from anywhere; given
 with `--set` they are relative to the working directory, where the shell completed them. The output path (`sink.path`)
 is relative to the working directory in both cases.
 """
@@ -33,7 +33,10 @@ _INPUT_PATHS: tuple[KeyPath, ...] = (
     ("model", "path"),
     ("model", "chat_template"),
     ("draft", "path"),
+    ("draft", "model"),
 )
+_BARE_NAMES: tuple[KeyPath, ...] = (("model", "path"), ("draft", "model"))
+"""Where a word without a slash names a known model."""
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
@@ -123,7 +126,7 @@ def _resolve_paths(data: dict[str, Any], folder: Path) -> None:
         if isinstance(holder, dict) and holder.get(key):
             value = holder[key]
             several = value if isinstance(value, list) else [value]
-            resolved = [_absolute(one, folder, bare_name=section == "model" and key == "path") for one in several]
+            resolved = [_absolute(one, folder, bare_name=(section, key) in _BARE_NAMES) for one in several]
             holder[key] = resolved if isinstance(value, list) else resolved[0]
 
 

@@ -14,7 +14,7 @@ from workers.models import resolve, weight_files
 
 RUNTIME_BYTES = 700 * 2**20
 """Python, torch and Ray of one engine process."""
-BYTES_PER_VALUE = {"bfloat16": 2, "float32": 4, "float64": 8}
+BYTES_PER_VALUE = {"float8_e4m3": 1, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 def fleet_for(job: Job, plan: Plan, cluster: Mapping[str, float] | None) -> Fleet:
@@ -49,18 +49,22 @@ def refuse_missing_gpu(job: Job) -> None:
         )
 
 
-def refuse_unfit_head(job: Job) -> None:
-    """What can be told of a draft head without loading it is told before any row is read.
+def refuse_unfit_drafters(job: Job) -> None:
+    """What can be told of a draft head or model without loading it is told before any row is read.
 
     Raises:
-        ConfigError: draft.path holds no EAGLE-3 head for the model.
+        ConfigError: draft.path holds no EAGLE-3 head for the model, or draft.model has another tokenizer.
     """
-    if job.draft.path is None:
+    if job.draft.path is None and job.draft.model is None:
         return
     from workers.architecture import read_architecture
+    from workers.draft_model import draft_model_of
     from workers.eagle3.head_config import head_config_of
 
-    head_config_of(job.draft, read_architecture(resolve(job.model.path)))
+    folder = resolve(job.model.path)
+    target = read_architecture(folder)
+    head_config_of(job.draft, target)
+    draft_model_of(job.draft, folder, target)
 
 
 def local_gpus(job: Job) -> int:
@@ -79,7 +83,8 @@ def engine_memory(job: Job, plan: Plan) -> int:
     folder = resolve(job.model.path)
     weights = sum(file.stat().st_size for file in weight_files(folder))
     slots = job.engine.kv_cache_tokens or job.engine.max_num_seqs * plan.longest_request_tokens
-    kv_bytes = read_architecture(folder).kv_values_per_token * BYTES_PER_VALUE[job.model.dtype]
+    dtype = job.model.dtype if job.model.kv_cache_dtype == "auto" else job.model.kv_cache_dtype
+    kv_bytes = read_architecture(folder).kv_values_per_token * BYTES_PER_VALUE[dtype]
     return 2 * weights + RUNTIME_BYTES + slots * kv_bytes
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import pyarrow as pa
+import torch
+from torch._C._profiler import _ExperimentalConfig
 
 from configs.job import Job
 from configs.load import load_job
@@ -30,8 +33,9 @@ ROWS_READ = 1000
 @click.command()
 @job_argument
 @set_option
+@click.option("--profile", type=click.Path(path_type=Path, dir_okay=False), help="Write a torch.profiler trace there.")
 @click.option("-n", "rows_per_task", type=click.IntRange(1), default=5, show_default=True, help="Rows of each task.")
-def command(job: str, overrides: tuple[str, ...], rows_per_task: int) -> int:
+def command(job: str, overrides: tuple[str, ...], rows_per_task: int, profile: Path | None) -> int:
     """Generate the first -n rows of each task of JOB and print them; nothing is kept."""
     loaded = load_job(Path(job), overrides)
     with tempfile.TemporaryDirectory(prefix="draftfleet-preview-") as scratch:
@@ -39,7 +43,7 @@ def command(job: str, overrides: tuple[str, ...], rows_per_task: int) -> int:
         plan = make(loaded, RunFolder("preview", store), limit=ROWS_READ)
         click.echo("\n".join(problems(plan)), nl=bool(plan.problems))
         tables = [rows for rows in first_rows(store, plan, rows_per_task) if rows.num_rows]
-        for rows, samples in asyncio.run(_generate(loaded, plan, tables)):
+        for rows, samples in asyncio.run(_generate(loaded, plan, tables, profile)):
             show(rows, samples)
     return 0
 
@@ -51,7 +55,9 @@ def first_rows(store: LocalStore, plan: Plan, rows_per_task: int) -> Iterator[pa
         yield pa.concat_tables(shards).sort_by("_ordinal").slice(0, rows_per_task)
 
 
-async def _generate(job: Job, plan: Plan, tables: list[pa.Table]) -> list[tuple[pa.Table, list[Sample]]]:
+async def _generate(
+    job: Job, plan: Plan, tables: list[pa.Table], profile: Path | None
+) -> list[tuple[pa.Table, list[Sample]]]:
     engine = create_engine(
         job.model,
         job.draft,
@@ -60,15 +66,29 @@ async def _generate(job: Job, plan: Plan, tables: list[pa.Table]) -> list[tuple[
         threads=local_threads(job),
     )
     try:
-        done = await asyncio.gather(*(generate_shard(engine, job, rows) for rows in tables))
+        with traced(profile):
+            done = await asyncio.gather(*(generate_shard(engine, job, rows) for rows in tables))
     finally:
         await engine.close()
     return list(zip(tables, done, strict=True))
 
 
+@contextmanager
+def traced(file: Path | None) -> Iterator[None]:
+    """Record what the engine does, to be looked at in https://ui.perfetto.dev; nothing without a file."""
+    if file is None:
+        yield
+        return
+    # The engine has a thread of its own.
+    with torch.profiler.profile(experimental_config=_ExperimentalConfig(profile_all_threads=True)) as profiler:
+        yield
+    profiler.export_chrome_trace(str(file))
+    click.echo(f"trace: {file}")
+
+
 def show(rows: pa.Table, samples: list[Sample]) -> None:
     """Print answers, then errors."""
-    for row in output_table(rows, samples, None, False, lossy=False).to_pylist():
+    for row in output_table(rows, samples, None, False).to_pylist():
         click.echo(answer(row))
     for row in error_table(rows, samples, attempt=1).to_pylist():
         click.echo(f"── {row['task']} · {row['row_id']}: {row['error']['code']}: {row['error']['message']}")

@@ -10,7 +10,7 @@ from configs.errors import RunConflict, StorageError
 from configs.job import Job
 from configs.load import load_job
 from jobs.driver import EXIT_CODES, drive
-from jobs.machine import refuse_missing_gpu, refuse_unfit_head
+from jobs.machine import refuse_missing_gpu, refuse_unfit_drafters
 from jobs.options import job_argument, set_option, takeover_option
 from jobs.plan import limited, make, problems, summary
 from jobs.resume_command import resume_command
@@ -89,7 +89,7 @@ def has_work(job: Job, view: RunView, retry_errors: bool) -> bool:
 
 def _planned(job: Job, folder: RunFolder) -> RunView:
     refuse_missing_gpu(job)
-    refuse_unfit_head(job)
+    refuse_unfit_drafters(job)
     click.echo(f"planning {folder.run} in {folder.store.url}")
     make(job, folder)
     view = open_run(folder.store)

@@ -85,7 +85,8 @@ def counters(usage: Usage) -> list[str]:
     errors = ", ".join(f"{code} {count:,}" for code, count in sorted(usage.errors.items(), key=lambda item: -item[1]))
     lines = [
         f"{usage.samples_ok:,} ok, {usage.samples_error:,} errors" + (f" ({errors})" if errors else ""),
-        f"{usage.samples_length:,} ended by max_tokens, {usage.samples_empty:,} empty",
+        f"{usage.samples_length:,} ended by max_tokens, {usage.samples_empty:,} empty"
+        + (f", {usage.samples_lossy:,} LOSSY (acceptance: threshold)" if usage.samples_lossy else ""),
         f"{usage.prompt_tokens:,} prompt tokens, {usage.output_tokens:,} output tokens"
         + (f", {usage.truncated_tokens:,} more dropped beyond a stop" if usage.truncated_tokens else ""),
     ]

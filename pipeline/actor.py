@@ -227,7 +227,7 @@ class EngineActor:
         self, rows: pa.Table, samples: list[Sample], footer: ShardFooter, old: CommittedShard | None
     ) -> Receipt:
         sink = self._job.sink
-        ok = output_table(rows, samples, sink.columns, sink.token_ids, lossy=False)
+        ok = output_table(rows, samples, sink.columns, sink.token_ids)
         errors = error_table(rows, samples, self._assignment.attempt)
         if old is None:
             return commit_shard(self._store, footer, ok, errors, sink.compression, self._faults)

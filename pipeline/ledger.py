@@ -59,6 +59,9 @@ class Work:
     """Decoding sequences summed over rounds: draft_tokens / sequence_rounds is the mean draft length."""
     output_tokens: int = 0
     draft_ns: int = 0
+    verify_ns: int = 0
+    sample_ns: int = 0
+    """Parts of the busy time; the rest of it is the host's part of a round."""
     shards_committed: int = 0
     committed_ns: int = 0
     """Busy time of rows that this engine committed; busy - committed is work that was, or will be, done again."""
@@ -125,6 +128,8 @@ class Ledger:
                 work.sequence_rounds += done.num_verify_tokens - done.num_draft_tokens
                 work.output_tokens += done.num_output_tokens
                 work.draft_ns += done.draft_ns
+                work.verify_ns += done.verify_ns
+                work.sample_ns += done.sample_ns
 
     def seconds(self) -> Seconds:
         """The account up to now; closing it does not change it."""

@@ -54,6 +54,7 @@ SPECULATION = pa.struct(
         ("accepted_by_pos", pa.list_(pa.int64(), MAX_DRAFT_LEN)),
         ("fallback_rounds", pa.int64()),
         ("drafter", pa.string()),
+        ("acceptance", pa.string()),
     ]
 )
 

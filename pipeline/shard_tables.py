@@ -10,7 +10,7 @@ import pyarrow as pa
 from configs.errors import RowError
 from pipeline.schema import PLAN_FIELDS, error_schema, output_schema
 from pipeline.shard_work import Sample
-from workers.contract import Finished, SpeculationStats
+from workers.contract import Finished
 
 
 def carried_of(plan_rows: pa.Schema) -> pa.Schema:
@@ -20,7 +20,7 @@ def carried_of(plan_rows: pa.Schema) -> pa.Schema:
 
 
 def output_table(
-    rows: pa.Table, samples: Sequence[Sample], columns: tuple[str, ...] | None, token_ids: bool, lossy: bool
+    rows: pa.Table, samples: Sequence[Sample], columns: tuple[str, ...] | None, token_ids: bool
 ) -> pa.Table:
     """Ok samples, one row each, in the given order."""
     ok = [(sample, sample.result) for sample in samples if isinstance(sample.result, Finished)]
@@ -51,8 +51,8 @@ def output_table(
         "engine_ns": lambda: ours(lambda _, result: result.engine_ns),
         "text_repaired": lambda: ours(lambda _, result: result.text_repaired),
         "empty_output": lambda: ours(lambda _, result: not result.text.strip()),
-        "lossy": lambda: [lossy] * len(ok),
-        "speculation": lambda: ours(lambda _, result: _speculation(result.speculation, result.drafter)),
+        "lossy": lambda: ours(lambda _, result: result.is_lossy),
+        "speculation": lambda: ours(lambda _, result: _speculation(result)),
         "source_file": lambda: taken.column("_source_file"),
         "source_line": lambda: taken.column("_source_line"),
     }
@@ -96,7 +96,8 @@ def _column(field: pa.Field, values: dict[str, Callable[[], Any]], carried: pa.T
     return made if isinstance(made, pa.Array | pa.ChunkedArray) else pa.array(made, field.type)
 
 
-def _speculation(stats: SpeculationStats, drafter: str) -> dict[str, Any]:
+def _speculation(result: Finished) -> dict[str, Any]:
+    stats = result.speculation
     return {
         "num_spec_steps": stats.num_spec_steps,
         "num_draft_tokens": stats.num_draft_tokens,
@@ -108,5 +109,6 @@ def _speculation(stats: SpeculationStats, drafter: str) -> dict[str, Any]:
         "tried_by_pos": stats.tried_by_pos,
         "accepted_by_pos": stats.accepted_by_pos,
         "fallback_rounds": stats.fallback_rounds,
-        "drafter": drafter,
+        "drafter": result.drafter,
+        "acceptance": result.acceptance,
     }

@@ -119,6 +119,8 @@ def requests(job: Job, rows: pa.Table) -> Iterator[tuple[int, Request]]:
                     sampling=sampling,
                     seed=job.seed if sampling.seed is None else sampling.seed,
                     draft=policy,
+                    acceptance=task.acceptance,
+                    acceptance_threshold=task.acceptance_threshold,
                     deadline_s=task.deadline_s,
                 ),
             )

@@ -24,6 +24,8 @@ class Usage:
     samples_length: int = 0
     """Ended by max_tokens, not by the model."""
     samples_empty: int = 0
+    samples_lossy: int = 0
+    """Kept drafts by a rule that changes the output's law."""
     engine_ns_ok: int = 0
     engine_ns_error: int = 0
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
@@ -43,6 +45,7 @@ class Usage:
             truncated_tokens=self.truncated_tokens + other.truncated_tokens,
             samples_length=self.samples_length + other.samples_length,
             samples_empty=self.samples_empty + other.samples_empty,
+            samples_lossy=self.samples_lossy + other.samples_lossy,
             engine_ns_ok=self.engine_ns_ok + other.engine_ns_ok,
             engine_ns_error=self.engine_ns_error + other.engine_ns_error,
             speculation=self.speculation + other.speculation,
@@ -57,6 +60,7 @@ class Usage:
             truncated_tokens=finished.truncated_tokens,
             samples_length=finished.finish_reason == "length",
             samples_empty=not finished.text.strip(),
+            samples_lossy=finished.is_lossy,
             engine_ns_ok=finished.engine_ns,
             speculation=finished.speculation,
         )

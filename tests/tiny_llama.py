@@ -4,9 +4,8 @@ engines on it."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
 from tokenizers import AddedToken, Tokenizer
@@ -16,7 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from configs.errors import RowError
-from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
+from configs.job import Acceptance, Draft, Drafter, DraftPolicy, Engine, Model, Sampling
 from workers.contract import Finished, Request
 from workers.factory import create_core
 from workers.torch_engine import TorchEngine
@@ -61,12 +60,18 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def make_core(
-    folder: Path, *, dtype: str = "float64", draft: Draft | None = None, longest: int | None = None, **engine: object
+    folder: Path,
+    *,
+    dtype: str = "float64",
+    kv_cache_dtype: str = "auto",
+    draft: Draft | None = None,
+    longest: int | None = None,
+    **engine: object,
 ) -> TorchEngine:
     """An engine on one thread, without its own."""
     torch.set_num_threads(1)
     section = Engine.model_validate({"device": "cpu", **engine})
-    model = Model.model_validate({"path": str(folder), "dtype": dtype})
+    model = Model.model_validate({"path": str(folder), "dtype": dtype, "kv_cache_dtype": kv_cache_dtype})
     core, _ = create_core(model, draft or Draft(), section, longest_request_tokens=longest, threads=1)
     return core
 
@@ -76,13 +81,17 @@ def make_request(
     prompt: Sequence[int],
     *,
     k: int = 0,
-    drafter: Literal["eagle3", "ngram"] = "ngram",
+    drafter: Drafter = "ngram",
     sample: int = 0,
     seed: int = 7,
     deadline_s: float | None = None,
+    acceptance: Acceptance = "match",
+    acceptance_threshold: float = 0.3,
+    policy: Mapping[str, object] | None = None,
     **sampling: object,
 ) -> Request:
-    """One sample; `k` is its draft length."""
+    """One sample; `k` is its draft length, `policy` more of its draft policy."""
+    draft = {"policy": "fixed" if k else "off", "k": k, "drafter": drafter, **(policy or {})}
     return Request(
         request_id=f"{name}#{sample}",
         row_id=name,
@@ -91,7 +100,9 @@ def make_request(
         prompt_token_ids=tuple(prompt),
         sampling=Sampling.model_validate({"max_tokens": 24, **sampling}),
         seed=seed,
-        draft=DraftPolicy(policy="fixed" if k else "off", k=k, drafter=drafter),
+        draft=DraftPolicy.model_validate(draft),
+        acceptance=acceptance,
+        acceptance_threshold=acceptance_threshold,
         deadline_s=deadline_s,
     )
 

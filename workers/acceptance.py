@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import singledispatch
 from typing import Protocol, TypeAlias, TypeVar
 
 Number = TypeVar("Number", float, Fraction)
@@ -48,7 +49,8 @@ class Draws(Protocol[Asked]):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Drafts to verify in one pass. Siblings are tried in the order of the nodes."""
+    """Drafts to verify in one pass. Siblings are tried in the order of the nodes; since children come after their
+    parents, the rules below need to go over the nodes only once."""
 
     tokens: tuple[int, ...]
     """Of each node [N]."""
@@ -64,8 +66,25 @@ class Tree:
         """Each draft follows the one before."""
         return cls(tuple(tokens), tuple(range(ROOT, len(tokens) - 1)))
 
-    def children(self, node: int) -> list[int]:
-        return [child for child, parent in enumerate(self.parents) if parent == node]
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    @property
+    def branches(self) -> list[tuple[int, ...]]:
+        """The tokens from the root to each node, its own included [N]."""
+        found: list[tuple[int, ...]] = []
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            found.append((token,) if parent == ROOT else (*found[parent], token))
+        return found
+
+    @property
+    def depth(self) -> int:
+        """Of the longest branch."""
+        return max(map(len, self.branches), default=0)
+
+    def is_leaf(self, node: int) -> bool:
+        return node not in self.parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +103,15 @@ def match_tree(tree: Tree, targets: Sequence[int]) -> Verdict:
     `targets` [N + 1]: the target's token after the last committed one, and after each node (`targets[node + 1]`), drawn
     from the law given the branch up to there; greedy: its argmax. Nothing else is random, and drafts may depend on
     anything, even on the noise that `targets` were drawn with: the tokens are the target's own sample path.
-    For a chain this is `verify.match`.
+    For a draft that is certain, the acceptance probability p(token) is that of rejection sampling.
     """
     assert len(targets) == len(tree.tokens) + 1
     path: list[int] = []
-    node = ROOT
-    while True:
-        matching = [child for child in tree.children(node) if tree.tokens[child] == targets[node + 1]]
-        if not matching:
-            return _ended(tree, path, targets[node + 1])
-        node = matching[0]
-        path.append(node)
+    end = ROOT
+    for node, parent in enumerate(tree.parents):
+        if parent == end and tree.tokens[node] == targets[end + 1]:
+            path.append(end := node)
+    return _ended(tree, path, targets[end + 1])
 
 
 def rejection_sample(
@@ -120,21 +137,21 @@ def rejection_sample(
     """
     assert len(proposals) == len(tree.tokens) == len(rows) - 1
     path: list[int] = []
-    node = ROOT
-    while True:
-        law = rows[node + 1]
-        for child in tree.children(node):
-            if _is_kept(tree.tokens[child], law, proposals[child], draws):
-                break
-            law = residual(law, proposals[child])
+    end, law = ROOT, rows[0]
+    for node, parent in enumerate(tree.parents):
+        if parent != end:
+            continue
+        if _is_kept(tree.tokens[node], law, proposals[node], draws):
+            path.append(end := node)
+            law = rows[node + 1]
         else:
-            return _ended(tree, path, draws.choose(law))
-        node = child
-        path.append(node)
+            law = residual(law, proposals[node])
+    return _ended(tree, path, draws.choose(law))
 
 
+@singledispatch
 def residual(p: Law[Number], q: Law[Number]) -> Law[Number]:
-    """norm((p - q)+): the law of the token when a draft from `q` was rejected."""
+    """norm((p - q)+): the law of the token when a draft from `q` was rejected. `dense_law` has one for tensors."""
     left = {token: share - q[token] if token in q else share for token, share in p.items() if share > q.get(token, 0)}
     if not left:
         # Then p = q but for rounding, and only rounding can have rejected the draft.
@@ -157,13 +174,11 @@ def lossy_threshold(tree: Tree, probabilities: Sequence[Number], targets: Sequen
     """
     assert len(probabilities) == len(tree.tokens) == len(targets) - 1
     path: list[int] = []
-    node = ROOT
-    while True:
-        probable = [child for child in tree.children(node) if probabilities[child] >= threshold]
-        if not probable:
-            return _ended(tree, path, targets[node + 1])
-        node = probable[0]
-        path.append(node)
+    end = ROOT
+    for node, parent in enumerate(tree.parents):
+        if parent == end and probabilities[node] >= threshold:
+            path.append(end := node)
+    return _ended(tree, path, targets[end + 1])
 
 
 def _is_kept(token: int, p: Law[Number], q: Law[Number], draws: Draws[Number]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from configs.errors import RowError
 from workers import noise
 from workers.contract import Request
 from workers.detokenizer import Detokenizer, StopFinder
+from workers.drafter import Drafter
 from workers.sequence import Sequence
 
 
@@ -21,7 +23,9 @@ class Admission:
     max_length: int
     """Prompt + output tokens of one request at most."""
     eos_ids: frozenset[int]
-    drafters: frozenset[str]
+    cache_length: int
+    """Places of a slot at most."""
+    drafters: Mapping[str, Drafter]
     default_drafter: str
     detokenizer: Detokenizer
     device: torch.device
@@ -35,11 +39,16 @@ class Admission:
         self._check(request)
         sampling = request.sampling
         drafter = self._drafter_of(request)
+        k = 0 if drafter == "none" else request.draft.k
+        max_nodes = k if k == 0 else self._max_nodes(request, drafter)
         sequence = Sequence(
             request=request,
             key=noise.sequence_key(request.seed, request.row_id, request.sample_index),
             drafter=drafter,
-            max_draft=0 if drafter == "none" else request.draft.k,
+            max_draft=k,
+            max_nodes=max_nodes,
+            spare=max(0, min(max_nodes - k, self.cache_length - len(request.prompt_token_ids) - sampling.max_tokens)),
+            follower=drafter if k > 0 and self.drafters[drafter].follows else None,
             end_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_ids),
             stop_finder=StopFinder(self.detokenizer, sampling.stop) if sampling.stop else None,
             arrived_ns=arrived_ns,
@@ -64,6 +73,11 @@ class Admission:
                 f"{row} asks for {len(prompt)} prompt + {max_tokens} output tokens, and model.max_model_len and "
                 f"engine.kv_cache_tokens allow {self.max_length} together; shorten the prompt or lower max_tokens",
             )
+
+    def _max_nodes(self, request: Request, drafter: str) -> int:
+        """Drafts per round at most."""
+        tree = request.draft.tree
+        return request.draft.k if tree is None or not self.drafters[drafter].draws_trees else tree.max_nodes
 
     def _drafter_of(self, request: Request) -> str:
         """`none` under the policy off, at K = 0, and if there is no such drafter."""

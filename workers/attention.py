@@ -25,12 +25,29 @@ _MAX_FOLDED_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Branches:
+    """Rows that do not simply follow each other but belong to a draft tree, which lies in a slot from `root` on."""
+
+    root: int
+    """The tree's first place; a row sees all places before it."""
+    sees: tuple[int, ...]
+    """Of each row, bit j: whether it sees place root + j. Its own bit is set, the highest of them."""
+
+    @property
+    def positions(self) -> list[int]:
+        """Of each row in its text: what it sees of the tree are its ancestors and itself."""
+        return [self.root + each.bit_count() - 1 for each in self.sees]
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive rows of one sequence: positions `start … start + num_rows - 1` of its slot."""
+    """Consecutive rows of one sequence: places `start … start + num_rows - 1` of its slot."""
 
     slot: int
     start: int
     num_rows: int
+    branches: Branches | None = None
+    """None if each row sees all places up to its own."""
 
     @property
     def context(self) -> int:
@@ -93,8 +110,8 @@ class _Group:
         self._mask = mask.repeat_interleave(sharing, dim=2) if mask is not None and self._folds else mask
 
     def attend(self, queries_NHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        keys_BKSD = keys[self.slots, :, : self.context]
-        values_BKSD = values[self.slots, :, : self.context]
+        keys_BKSD = keys[self.slots, :, : self.context].to(queries_NHD.dtype)
+        values_BKSD = values[self.slots, :, : self.context].to(queries_NHD.dtype)
         rows_NHD = queries_NHD[self.rows] if self._pad is None else queries_NHD.index_select(0, self._pad.gather)
         queries_BQHD = rows_NHD.view(-1, self.rows_per_span, *rows_NHD.shape[1:])
         product = self._folded_product if self._folds else self._product
@@ -150,11 +167,26 @@ def _mask(spans: Sequence[Span], rows: int, context: int, dtype: torch.dtype, de
     """[B, 1, Q, S] 0 where a row sees a key, -inf elsewhere; None if every row sees all. Rows of empty slots see the
     first key, so that no row sees none."""
     first_slot, num_slots = spans[0].slot, spans[-1].slot - spans[0].slot + 1
-    if rows == 1 and num_slots == len(spans) and all(span.context == context for span in spans):
+    trees = [span for span in spans if span.branches is not None]
+    if rows == 1 and num_slots == len(spans) and not trees and all(span.context == context for span in spans):
         return None
     last_seen = [0] * num_slots
     for span in spans:
         last_seen[span.slot - first_slot] = span.start
     sees_BQ = torch.tensor(last_seen, device=device)[:, None] + torch.arange(rows, device=device)
     hidden_BQS = torch.arange(context, device=device) > sees_BQ[..., None]
+    for span in trees:
+        hidden_BQS[span.slot - first_slot, : span.num_rows, _tree_of(span)] |= _other_branches(span, device)
     return torch.zeros(hidden_BQS.shape, dtype=dtype, device=device).masked_fill_(hidden_BQS, -torch.inf)[:, None]
+
+
+def _tree_of(span: Span) -> slice:
+    assert span.branches is not None
+    return slice(span.branches.root, span.context)
+
+
+def _other_branches(span: Span, device: torch.device) -> Tensor:
+    """[rows, places of the tree so far] True where a row does not see a place."""
+    assert span.branches is not None
+    sees_Q = torch.tensor(span.branches.sees, device=device)
+    return (sees_Q[:, None] >> torch.arange(span.context - span.branches.root, device=device)) & 1 == 0

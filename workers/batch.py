@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.attention import AttentionPlan, Span
+from workers.attention import AttentionPlan, Branches, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,12 @@ class Segment:
 
     slot: int
     start: int
-    """Position of the first token; all before it are in the cache."""
+    """Place of the first token; all before it are in the cache."""
     token_ids: Sequence[int]
     num_logits: int
     """The last rows, whose next-token logits are wanted."""
+    branches: Branches | None = None
+    """For rows of a draft tree. Otherwise each token stands behind the one before, and its place is its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,11 @@ class Batch:
     token_ids: Tensor
     """[N]"""
     positions: Tensor
-    """[N]"""
+    """[N] of each token in its text"""
     slots: Tensor
     """[N]"""
+    places: Tensor
+    """[N] of its keys and values in its slot"""
     logit_rows: Tensor
     """[R] rows whose logits are wanted, in the order of the segments given."""
     first_rows: list[int]
@@ -47,23 +51,30 @@ def build_batch(segments: Sequence[Segment], *, sharing: int, dtype: torch.dtype
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
+    places: list[int] = []
     first_of, end_of = [0] * len(segments), [0] * len(segments)
     for i in order:
         segment = segments[i]
         rows = len(segment.token_ids)
         first_of[i] = len(token_ids)
         token_ids += segment.token_ids
-        positions += range(segment.start, segment.start + rows)
+        behind = range(segment.start, segment.start + rows)
+        positions += behind if segment.branches is None else segment.branches.positions
         slots += [segment.slot] * rows
+        places += behind
         end_of[i] = len(token_ids)
     logit_rows = [row for end, s in zip(end_of, segments, strict=True) for row in range(end - s.num_logits, end)]
-    spans = [Span(segments[i].slot, segments[i].start, len(segments[i].token_ids)) for i in order]
-    columns = torch.tensor([token_ids, positions, slots], device=device)
+    columns = torch.tensor([token_ids, positions, slots, places], device=device)
     return Batch(
         token_ids=columns[0],
         positions=columns[1],
         slots=columns[2],
+        places=columns[3],
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
         first_rows=first_of,
-        attention=AttentionPlan(spans, sharing=sharing, dtype=dtype, device=device),
+        attention=AttentionPlan([_span(segments[i]) for i in order], sharing=sharing, dtype=dtype, device=device),
     )
+
+
+def _span(segment: Segment) -> Span:
+    return Span(segment.slot, segment.start, len(segment.token_ids), segment.branches)

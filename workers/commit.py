@@ -3,12 +3,14 @@ ledger."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from configs.errors import RowError
 from workers.apportion import apportion
 from workers.contract import Event, Finished, Progress, Round, Started
+from workers.phases import Phase
 from workers.sequence import Sequence
 
 Output = tuple[str, Event | RowError]
@@ -26,15 +28,20 @@ class Commit:
     is_round: bool
     """A verify step, not prefill."""
     num_drafts: int = 0
-    num_accepted: int = 0
+    path: tuple[int, ...] = ()
+    """Drafts accepted, by their place in the draft."""
     num_kept: int = 0
     """Output tokens gained."""
     error: RowError | None = None
 
     @property
-    def num_stay(self) -> int:
-        """Rows whose keys and values stay in the cache."""
-        return 1 + self.num_accepted if self.is_round else self.num_rows
+    def num_accepted(self) -> int:
+        return len(self.path)
+
+    @property
+    def rows_that_stay(self) -> Items[int]:
+        """Whose keys and values stay in the cache, among the sequence's own."""
+        return [0, *(1 + node for node in self.path)] if self.is_round else range(self.num_rows)
 
     def outputs(self, now_ns: int) -> list[Output]:
         """Its events, in order."""
@@ -56,7 +63,7 @@ def split_time(commits: Items[Commit], busy_ns: int) -> None:
         commit.sequence.engine_ns += share
 
 
-def round_of(commits: Items[Commit], busy_ns: int, draft_ns: int) -> Round:
+def round_of(commits: Items[Commit], busy_ns: int, phases: Mapping[Phase, int]) -> Round:
     """The step as a whole."""
     num_verify = sum(commit.num_rows for commit in commits if commit.is_round)
     return Round(
@@ -67,7 +74,9 @@ def round_of(commits: Items[Commit], busy_ns: int, draft_ns: int) -> Round:
         num_draft_tokens=sum(commit.num_drafts for commit in commits),
         num_accepted_tokens=sum(commit.num_accepted for commit in commits),
         num_output_tokens=sum(commit.num_kept for commit in commits),
-        draft_ns=draft_ns,
+        draft_ns=phases["draft"],
+        verify_ns=phases["verify"],
+        sample_ns=phases["sample"],
         kv_tokens=sum(commit.sequence.num_computed for commit in commits),
     )
 
@@ -92,6 +101,7 @@ def _finished(sequence: Sequence, now_ns: int) -> Finished:
         engine_ns=sequence.engine_ns,
         speculation=sequence.stats,
         drafter=sequence.drafter,
+        acceptance=sequence.request.acceptance,
         text_repaired=sequence.text_repaired,
     )
 

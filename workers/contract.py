@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from configs.job import DraftPolicy, Sampling
+from configs.job import Acceptance, DraftPolicy, Sampling
 
 MAX_DRAFT_LEN = 8
 
@@ -44,6 +44,9 @@ class Request:
     seed: int
     """The row's own seed, else the job's."""
     draft: DraftPolicy
+    acceptance: Acceptance = "match"
+    acceptance_threshold: float = 0.0
+    """Used by the lossy rule `threshold` alone."""
     deadline_s: float | None = None
     """Seconds from the first prefill token until the row ends as RowError `timeout`."""
 
@@ -54,7 +57,8 @@ class SpeculationStats:
 
     A round is one verify step of a sequence after its prefill, K = 0 included. Lists are indexed by count
     (`acceptance_histogram[j]`: rounds that accepted exactly j), by K (`draft_len_histogram[k]`: rounds that tried k
-    drafts) or by 0-based draft position (`tried_by_pos`, `accepted_by_pos`, length MAX_DRAFT_LEN).
+    drafts in a row) or by 0-based draft position (`tried_by_pos`, `accepted_by_pos`, length MAX_DRAFT_LEN). Of a tree,
+    `num_draft_tokens` counts all nodes, and K is its longest branch.
     """
 
     num_spec_steps: int = 0
@@ -66,19 +70,22 @@ class SpeculationStats:
     tried_by_pos: list[int] = field(default_factory=lambda: [0] * MAX_DRAFT_LEN)
     accepted_by_pos: list[int] = field(default_factory=lambda: [0] * MAX_DRAFT_LEN)
     fallback_rounds: int = 0
+    """Rounds without drafts because those before were refused."""
 
     def record(self, num_draft: int, num_accepted: int) -> None:
-        """Count one round that verified `num_draft` drafts and accepted the first `num_accepted` of them.
+        """Count one round that verified a chain of `num_draft` drafts and accepted the first `num_accepted`."""
+        self.record_tree(num_draft, num_draft, num_accepted, min(num_accepted + 1, num_draft))
 
-        A position counts as tried only if all before it were accepted, as a hazard requires.
-        """
-        assert 0 <= num_accepted <= num_draft <= MAX_DRAFT_LEN
-        self.num_spec_steps += num_draft > 0
-        self.num_draft_tokens += num_draft
+    def record_tree(self, num_nodes: int, depth: int, num_accepted: int, num_tried: int) -> None:
+        """Count one round. `depth`: of the longest branch; `num_tried`: positions at which there was a draft behind an
+        accepted one, as a hazard requires: those accepted, and one more unless the accepted branch was at its end."""
+        assert 0 <= num_accepted <= num_tried <= depth <= MAX_DRAFT_LEN
+        self.num_spec_steps += num_nodes > 0
+        self.num_draft_tokens += num_nodes
         self.num_accepted_draft_tokens += num_accepted
         self.acceptance_histogram[num_accepted] += 1
-        self.draft_len_histogram[num_draft] += 1
-        for position in range(min(num_accepted + 1, num_draft)):
+        self.draft_len_histogram[depth] += 1
+        for position in range(num_tried):
             self.tried_by_pos[position] += 1
             self.accepted_by_pos[position] += position < num_accepted
 
@@ -150,8 +157,15 @@ class Finished:
     speculation: SpeculationStats
     drafter: str
     """`ngram`, `none`, …: what proposed this sample's tokens."""
+    acceptance: Acceptance = "match"
+    """The rule that kept or refused them."""
     text_repaired: bool = False
     """The tokens did not decode to valid UTF-8; the text holds U+FFFD."""
+
+    @property
+    def is_lossy(self) -> bool:
+        """Its law may not be the target's."""
+        return self.acceptance == "threshold" and self.speculation.num_draft_tokens > 0
 
 
 Event = Started | Progress | Finished
@@ -171,6 +185,10 @@ class Round:
     num_output_tokens: int
     draft_ns: int = 0
     """Part of busy_ns spent proposing."""
+    verify_ns: int = 0
+    """Part spent in the target's pass."""
+    sample_ns: int = 0
+    """Part spent choosing tokens and verifying drafts. The rest of busy_ns is the host's."""
     kv_tokens: int = 0
     """Tokens in the KV cache of the sequences of this round."""
 

@@ -13,12 +13,15 @@ from typing import Protocol
 
 from torch import Tensor
 
+from configs.job import DraftTree, Sampling
+from workers.acceptance import Law, Tree
+
 
 class Drafted(Protocol):
     """What a drafter sees of a sequence."""
 
-    num_pairs: int
-    """Positions for which a draft head's keys and values are in the slot; the head's to count."""
+    num_followed: int
+    """Positions for which the drafter's keys and values are in the slot; the drafter's to count."""
 
     @property
     def id(self) -> str: ...
@@ -35,12 +38,47 @@ class Drafted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Chance:
+    """That drafts are to be drawn from the drafter's own law, not to be its likeliest tokens."""
+
+    sampling: Sampling
+    """Temperature and cut-offs apply to the drafter's law as they do to the target's, so that they overlap."""
+    key: tuple[int, int]
+    """`noise.sequence_key` of the sample."""
+    position: int
+    """Of the first draft in the output."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A sequence to draft for."""
 
     sequence: Drafted
     max_draft: int
-    """Tokens to propose at most."""
+    """Tokens to propose at most, one after the other."""
+    tree: DraftTree | None = None
+    """Propose branches, if the drafter can."""
+    max_nodes: int = 0
+    """Of a tree at most."""
+    chance: Chance | None = None
+    """Of a chain; a drafter whose tokens are certain need not care."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is proposed for a sequence."""
+
+    tree: Tree
+    laws: Sequence[Law[float]] | None = None
+    """That each node was drawn from; None: the tokens are certain."""
+
+    @property
+    def certain_or_laws(self) -> Sequence[Law[float]]:
+        """Of each node; a certain token is a law, too."""
+        return [{token: 1.0} for token in self.tree.tokens] if self.laws is None else self.laws
+
+
+NOTHING = Draft(Tree((), ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +88,26 @@ class Seen:
     sequence: Drafted
     start: int
     """Position of the first."""
-    first_row: int
-    """Its row in the pass."""
-    num_rows: int
+    rows: Sequence[int]
+    """Of the pass."""
     is_prefill: bool
 
 
 class Drafter(Protocol):
-    """Proposes a chain of tokens per sequence."""
+    """Proposes what may follow each sequence."""
 
     name: str
+    follows: bool
+    """It keeps keys and values of its own, so it has to see all of its sequences."""
+    draws_trees: bool
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor) -> None:
-        """Called after each pass of the target with the rows of this drafter's sequences; `taps` [N, 3H] are the hidden
-        states captured for all rows of the pass."""
+    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
+        """If it follows: called after each pass of the target with the rows of its sequences. `taps` [N, 3H] are the
+        hidden states captured for all rows of the pass, None without a draft head."""
         ...
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        """A draft per ask, each of 0 to `max_draft` tokens."""
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """A draft per ask, which may be empty."""
         ...
 
     def forget(self, sequence_id: str) -> None:

@@ -17,6 +17,7 @@ from workers.architecture import Architecture, read_architecture
 from workers.checkpoint import Checkpoint
 from workers.contract import Capabilities, Engine, EngineInfo, Request
 from workers.detokenizer import Detokenizer
+from workers.draft_model import draft_model_of
 from workers.drafter import Drafter
 from workers.eagle3.drafter import Eagle3Drafter
 from workers.eagle3.head import Eagle3Head
@@ -26,6 +27,7 @@ from workers.engine_loop import EngineLoop
 from workers.kv_cache import KVCache, LayerShape
 from workers.llama import Llama
 from workers.memory import default_kv_tokens
+from workers.model_drafter import ModelDrafter
 from workers.models import files_sha256, resolve, weights_sha256
 from workers.ngram import NgramDrafter
 from workers.scheduler import Limits
@@ -86,37 +88,47 @@ def create_core(
     device = _device(engine)
     max_length = max_length_of(model, arch)
     head_config = head_config_of(draft, arch)
+    draft_model = draft_model_of(draft, folder, arch)
     checkpoint = Checkpoint(folder, dtype=dtype_of(model), device=device)
     capture = head_config.capture if head_config else ()
     target = Llama(arch, checkpoint, max_positions=max_length, capture=capture)
     layers = [LayerShape(arch.num_kv_heads, arch.head_dim)] * arch.num_layers
     if head_config:
         layers.append(LayerShape(head_config.num_kv_heads, head_config.head_dim))
-    slots = _slots(layers, target, engine, max_length, longest_request_tokens, threads)
+    first_draft_layer = len(layers)
+    if draft_model:
+        layers += [LayerShape(draft_model[1].num_kv_heads, draft_model[1].head_dim)] * draft_model[1].num_layers
+    slots = _slots(layers, model, engine, device, max_length, longest_request_tokens, threads)
     detokenizer = Detokenizer.load(folder)
     drafters: list[Drafter] = [NgramDrafter(shortest=draft.ngram_min, longest=draft.ngram_max)]
     if head_config:
         drafters.append(_eagle3(draft, head_config, target, slots.cache, max_length))
+    if draft_model:
+        own = Checkpoint(draft_model[0], dtype=target.dtype, device=device)
+        small = Llama(draft_model[1], own, max_positions=max_length)
+        drafters.append(ModelDrafter(small, slots.cache, first_draft_layer, arch.vocab_size))
+    by_name = {drafter.name: drafter for drafter in drafters}
     admission = Admission(
         vocab_size=arch.vocab_size,
         max_length=min(max_length, slots.longest_request),
+        cache_length=slots.longest_request,
         eos_ids=eos_ids(folder),
-        drafters=frozenset(drafter.name for drafter in drafters),
+        drafters=by_name,
         default_drafter=draft.drafter,
         detokenizer=detokenizer,
         device=device,
     )
     limits = Limits(engine.max_num_seqs, engine.max_batched_tokens, engine.prefill_chunk_tokens)
-    core = TorchEngine(target, slots, admission, drafters, limits)
+    core = TorchEngine(target, slots, admission, by_name, limits)
     _warm_up(core)
     return core, folder
 
 
 def _name(draft: Draft) -> str:
-    """The job's drafter, a head with the hash of its weights."""
-    if draft.path is None:
-        return draft.drafter
-    return f"{draft.drafter}, head {files_sha256(head_files(Path(draft.path).expanduser()))}"
+    """The job's drafter, and the hashes of what it and the tasks' may load."""
+    head = [] if draft.path is None else [f"head {files_sha256(head_files(Path(draft.path).expanduser()))}"]
+    model = [] if draft.model is None else [f"model {weights_sha256(resolve(draft.model))}"]
+    return ", ".join([draft.drafter, *head, *model])
 
 
 def _eagle3(draft: Draft, config: HeadConfig, target: Llama, cache: KVCache, max_length: int) -> Eagle3Drafter:
@@ -157,26 +169,33 @@ def _device(engine: EngineSection) -> torch.device:
     return torch.device("cuda" if has_cuda and engine.device != "cpu" else "cpu")
 
 
+def kv_dtype_of(model: Model) -> torch.dtype:
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8_e4m3": torch.float8_e4m3fn}
+    return dtype_of(model) if model.kv_cache_dtype == "auto" else names[model.kv_cache_dtype]
+
+
 def dtype_of(model: Model) -> torch.dtype:
     return {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}[model.dtype]
 
 
 def _slots(
     layers: Sequence[LayerShape],
-    target: Llama,
+    model: Model,
     engine: EngineSection,
+    device: torch.device,
     max_length: int,
     longest: int | None,
     threads: int,
 ) -> SlotTable:
-    bytes_per_token = sum(2 * layer.num_kv_heads * layer.head_dim for layer in layers) * target.dtype.itemsize
-    capacity = engine.kv_cache_tokens or default_kv_tokens(bytes_per_token, device=target.device, threads=threads)
+    dtype = kv_dtype_of(model)
+    bytes_per_token = sum(2 * layer.num_kv_heads * layer.head_dim for layer in layers) * dtype.itemsize
+    capacity = engine.kv_cache_tokens or default_kv_tokens(bytes_per_token, device=device, threads=threads)
     capacity = min(capacity, engine.max_num_seqs * max_length)
     length = min(longest or _FIRST_LENGTH, max_length, capacity)
     cache = KVCache(
         layers,
-        dtype=target.dtype,
-        device=target.device,
+        dtype=dtype,
+        device=device,
         num_slots=min(_FIRST_SLOTS, engine.max_num_seqs, capacity // length),
         length=length,
     )

@@ -1,7 +1,8 @@
 """Keys and values of the tokens seen so far: one slot per running sequence.
 
-A slot is a row of fixed length. Which of its positions are valid is the sequence's own count (`Sequence.num_computed`):
-rolling back rejected drafts is lowering that count, and the next forward overwrites what lies above it.
+A slot is a row of places, in which a sequence's tokens lie in order. How many of them are valid is the sequence's own
+count (`Sequence.num_computed`): rolling back rejected drafts is lowering that count, and the next forward overwrites
+what lies above it. Of a draft tree, the accepted branch is moved together first.
 
 Memory is bounded in tokens: slots × length never exceeds `capacity_tokens`. Both grow only when a request needs it.
 """
@@ -49,15 +50,23 @@ class KVCache:
         keys, values = self._layers[index].chunk(2, dim=1)
         return keys, values
 
-    def places(self, slots_N: Tensor, positions_N: Tensor, num_kv_heads: int) -> Tensor:
-        """Where the rows at (slot, position) go in layers of so many key heads; for `write` [N · 2 · kv_heads]."""
+    def cells(self, slots_N: Tensor, places_N: Tensor, num_kv_heads: int) -> Tensor:
+        """Where (slot, place) lies in a layer of so many key heads; for `write` [N · 2 · kv_heads]."""
         heads = torch.arange(2 * num_kv_heads, device=self._device)
         rows = slots_N[:, None] * len(heads) + heads
-        return (rows * self.length + positions_N[:, None]).flatten()
+        return (rows * self.length + places_N[:, None]).flatten()
 
-    def write(self, layer: int, places: Tensor, keys_values: Tensor) -> None:
-        """Put `keys_values` [N, 2 · kv_heads, head_dim] in their places."""
-        self._layers[layer].view(-1, self._shapes[layer].head_dim).index_copy_(0, places, keys_values.flatten(0, 1))
+    def write(self, layer: int, cells: Tensor, keys_values: Tensor) -> None:
+        """Put `keys_values` [N, 2 · kv_heads, head_dim] in their cells, rounded to what the cache keeps."""
+        rows = self._raw(self._layers[layer]).view(-1, self._shapes[layer].head_dim)
+        rows.index_copy_(0, cells, self._raw(_rounded(keys_values.flatten(0, 1), self._dtype)))
+
+    def move(self, slots_N: Tensor, sources_N: Tensor, targets_N: Tensor) -> None:
+        """Put what lies at the places `sources` of the slots at `targets`; all are read before any is written."""
+        for tensor, shape in zip(self._layers, self._shapes, strict=True):
+            rows = self._raw(tensor).view(-1, shape.head_dim)
+            read = rows.index_select(0, self.cells(slots_N, sources_N, shape.num_kv_heads))
+            rows.index_copy_(0, self.cells(slots_N, targets_N, shape.num_kv_heads), read)
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         """Make the first tokens of one slot those of another."""
@@ -78,6 +87,18 @@ class KVCache:
             self._layers[layer] = new = self._empty(self._shapes[layer])
             for source, target in moves.items():
                 new[target, :, :kept] = old[source, :, :kept]
+
+    @staticmethod
+    def _raw(tensor: Tensor) -> Tensor:
+        """Eight-bit floats as bytes: torch cannot index them as they are."""
+        return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor
+
+
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Eight-bit floats have no infinity: what is too large becomes their largest, and NaN stays."""
+    if dtype.itemsize == 1:
+        x = x.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+    return x.to(dtype)
 
 
 def fitting_shape(

@@ -54,17 +54,18 @@ class Llama:
         """Query heads per key head."""
         return self.arch.num_heads // self.arch.num_kv_heads
 
-    def forward(self, batch: Batch, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+    def forward(self, batch: Batch, cache: KVCache, *, first_layer: int = 0) -> tuple[Tensor, Tensor | None]:
         """Run the rows, writing their keys and values -> hidden states after the last norm [N, hidden], and what was
-        captured on the way, side by side [N, layers captured · hidden]."""
+        captured on the way, side by side [N, layers captured · hidden]. `first_layer`: of the cache's layers that are
+        this model's."""
         hidden = F.embedding(batch.token_ids, self.embedding)
         rotation = self.rotary.at(batch.positions)
-        places = cache.places(batch.slots, batch.positions, self.arch.num_kv_heads)
+        cells = cache.cells(batch.slots, batch.places, self.arch.num_kv_heads)
         inputs: dict[int, Tensor] = {}
         for index, layer in enumerate(self.layers):
             if index in self.capture:
                 inputs[index] = hidden
-            attended = layer.attention(hidden, rotation, places, batch, cache, index)
+            attended = layer.attention(hidden, rotation, cells, batch, cache, first_layer + index)
             hidden = layer.feed_forward(attended)
         last = F.rms_norm(hidden, self.norm.shape, self.norm, self.arch.rms_norm_eps)
         return last, torch.cat([inputs[index] for index in self.capture], dim=1) if self.capture else None
@@ -98,7 +99,7 @@ class _Layer:
         self._qk_norm = _qk_norm(arch, checkpoint, prefix) if arch.qk_norm else None
 
     def attention(
-        self, hidden: Tensor, rotation: Rotation, places: Tensor, batch: Batch, cache: KVCache, index: int
+        self, hidden: Tensor, rotation: Rotation, cells: Tensor, batch: Batch, cache: KVCache, index: int
     ) -> Tensor:
         """Attend over the cache, to which the rows' own keys and values are added first -> [N, hidden]"""
         heads, kv_heads = self._arch.num_heads, self._arch.num_kv_heads
@@ -107,7 +108,7 @@ class _Layer:
             qk_NHD = F.rms_norm(qkv_NHD[:, :-kv_heads], (self._arch.head_dim,), None, self._arch.rms_norm_eps)
             qkv_NHD = torch.cat([qk_NHD * self._qk_norm, qkv_NHD[:, -kv_heads:]], dim=1)
         rotate_(qkv_NHD[:, :-kv_heads], rotation)
-        cache.write(index, places, qkv_NHD[:, heads:])
+        cache.write(index, cells, qkv_NHD[:, heads:])
         return self._output.added_to(hidden, batch.attention.attend(qkv_NHD[:, :heads], *cache.layer(index)))
 
     def feed_forward(self, hidden: Tensor) -> Tensor:

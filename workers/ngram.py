@@ -10,29 +10,32 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from workers.drafter import Ask, Seen
+from workers.acceptance import Tree
+from workers.drafter import NOTHING, Ask, Draft, Seen
 
 
 class NgramDrafter:
     """Looks up the longest suffix, of `longest` down to `shortest` tokens, in the sequence itself."""
 
     name = "ngram"
+    follows = False
+    draws_trees = False
 
     def __init__(self, *, shortest: int, longest: int) -> None:
         self._sizes = range(longest, shortest - 1, -1)
         self._indices: dict[str, SuffixIndex] = {}
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor) -> None:
+    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
         """The tokens themselves are all it needs."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._propose(ask.sequence.id, ask.sequence.tokens, ask.max_draft) for ask in asks]
 
-    def _propose(self, sequence_id: str, tokens: Sequence[int], max_draft: int) -> list[int]:
+    def _propose(self, sequence_id: str, tokens: Sequence[int], max_draft: int) -> Draft:
         index = self._indices.setdefault(sequence_id, SuffixIndex(self._sizes))
         index.extend(tokens)
         start = index.after_last_suffix(tokens)
-        return [] if start is None else continuation(tokens, start, max_draft)
+        return NOTHING if start is None else Draft(Tree.chain(continuation(tokens, start, max_draft)))
 
     def forget(self, sequence_id: str) -> None:
         self._indices.pop(sequence_id, None)

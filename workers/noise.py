@@ -5,6 +5,7 @@ engines, nor on whether a draft was verified in the same pass. All mixing is 32-
 the same bits on every device.
 
     sequence_key   (seed, row id, sample) -> two words        BLAKE2b, once per sample
+    stream         key, use               -> two words        for what is drawn beside the tokens
     row_words      key, position          -> two words        once per verified row
     high_words     row words, token       -> the upper 32 bits of the draw, cheap enough for a whole vocabulary
     gumbels        row words, token       -> a Gumbel variate from 52 bits, for the few tokens that can win
@@ -29,6 +30,13 @@ def sequence_key(seed: int, row_id: str, sample_index: int) -> tuple[int, int]:
     return first, second
 
 
+def stream(key: tuple[int, int], use: str) -> tuple[int, int]:
+    """The key of other noise for the same sample, unrelated to that of its tokens."""
+    words = hashlib.blake2b(struct.pack("<ii", *key), digest_size=8, person=use.encode()).digest()
+    first, second = struct.unpack("<ii", words)
+    return first, second
+
+
 def row_words(keys_R2: Tensor, positions_R: Tensor) -> Tensor:
     """[R, 2] int32 keys and [R] int32 positions in the output -> [R, 2] int32."""
     return _mix(_mix(positions_R[:, None] * _GOLDEN + keys_R2) ^ keys_R2.flip(1))
@@ -46,14 +54,15 @@ def high_words(token_words: Tensor, row_words: Tensor) -> Tensor:
 
 
 def gumbels(token_words: Tensor, row_words_2: Tensor) -> Tensor:
-    """Standard Gumbel variates, float64. `row_words_2` [..., 2] broadcasts against `token_words` [...]."""
+    """Standard Gumbel variates, float64. Shapes as for `uniforms`."""
+    return -torch.log(-torch.log(uniforms(token_words, row_words_2)))
+
+
+def uniforms(token_words: Tensor, row_words_2: Tensor) -> Tensor:
+    """Float64 in (0, 1), never its ends: 52 bits, then half a step. `row_words_2` [..., 2] broadcasts against
+    `token_words` [...]."""
     high = high_words(token_words, row_words_2[..., 0])
     low = _mix(_mix(token_words ^ row_words_2[..., 1]) + _LOW_SALT)
-    return -torch.log(-torch.log(_uniforms(high, low)))
-
-
-def _uniforms(high: Tensor, low: Tensor) -> Tensor:
-    """Float64 in (0, 1), never its ends: 52 bits, then half a step."""
     steps = (high.to(torch.float64) + 2.0**31) * 2.0**20 + ((low >> 12) & 0xFFFFF).to(torch.float64)
     return (steps + 0.5) * 2.0**-52
 

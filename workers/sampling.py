@@ -39,6 +39,10 @@ NOT_FINITE = -1
 """Stands for the token of a row whose logits are not finite."""
 
 
+def is_greedy(sampling: Sampling) -> bool:
+    return sampling.temperature < GREEDY_BELOW
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of logits and how to choose from it."""
@@ -55,7 +59,7 @@ class Row:
 
     @property
     def is_greedy(self) -> bool:
-        return self.sampling.temperature < GREEDY_BELOW
+        return is_greedy(self.sampling)
 
     @property
     def is_plain(self) -> bool:
@@ -73,6 +77,17 @@ def choose(logits: Tensor, rows: Sequence[Row]) -> list[int]:
     tokens = _argmax(logits)
     tokens[others] = _choose_others(_widened(logits[others]), [rows[i] for i in others])
     return tokens.tolist()
+
+
+def probabilities(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """The law that `choose` draws from at each row [R, V]; of a greedy row, that of temperature 1. `logits` may be
+    changed."""
+    logits = _widened(logits)
+    penalize(logits, rows)
+    scaled = logits.div_(_column([1.0 if row.is_greedy else row.sampling.temperature for row in rows], logits))
+    top, _ = largest(scaled, min(_CANDIDATES, scaled.shape[1]))
+    floor = lowest_kept(scaled, top, [row.sampling for row in rows])
+    return scaled.masked_fill_(scaled < floor, -torch.inf).softmax(1)
 
 
 def _choose_others(logits: Tensor, rows: Sequence[Row]) -> Tensor:

@@ -48,10 +48,12 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One round of a sequence, with up to `max_draft` drafts."""
+    """One round of a sequence, with a draft of up to `max_draft` tokens in a row."""
 
     sequence: Sequence
     max_draft: int
+    max_nodes: int
+    """Drafts at most; more than `max_draft` in a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Admit what fits and divide the rows. The running set changes by admission only."""
         decodes = self._decodes([sequence for sequence in self.running if not sequence.is_prefilling])
-        budget = self._limits.max_batched_tokens - sum(1 + decode.max_draft for decode in decodes)
+        budget = self._limits.max_batched_tokens - sum(1 + decode.max_nodes for decode in decodes)
         return Schedule(decodes, self._prefills(min(budget, self._limits.prefill_chunk_tokens)))
 
     def _decodes(self, sequences: list[Sequence]) -> list[Decode]:
@@ -91,9 +93,10 @@ class Scheduler:
         decodes = []
         for sequence in sequences:
             # A round yields one token more than it accepts, so a longer draft could only be truncated.
-            draft = min(sequence.max_draft, sequence.num_left - 1, spare)
-            spare -= draft
-            decodes.append(Decode(sequence, draft))
+            draft = min(sequence.draft_len, sequence.num_left - 1, spare)
+            nodes = min(sequence.max_nodes, sequence.num_left - 1 + sequence.spare, spare) if draft else 0
+            spare -= nodes
+            decodes.append(Decode(sequence, draft, nodes))
         return decodes
 
     def _prefills(self, budget: int) -> list[Prefill]:

@@ -26,15 +26,21 @@ class Sequence:
     drafter: str
     max_draft: int
     """K; 0 is plain decoding."""
+    max_nodes: int
+    """Drafts per round at most: K, or more in a tree."""
+    spare: int
+    """Places of the cache beyond its last token, for the branches of a tree."""
     end_ids: frozenset[int]
     """Tokens that end it."""
     stop_finder: StopFinder | None
+    follower: str | None
+    """Its drafter, if that has to see all of it."""
     arrived_ns: int
     tokens: list[int]
     num_computed: int = 0
     """Tokens whose keys and values are in the slot."""
-    num_pairs: int = 0
-    """Positions for which a draft head's keys and values are in the slot too."""
+    num_followed: int = 0
+    """Positions for which the drafter's keys and values are in the slot too."""
     slot: int = -1
     history: Tensor | None = None
     """`tokens` again, on the device and with room to grow; kept only under a repetition penalty."""
@@ -48,6 +54,10 @@ class Sequence:
     """Set when it has ended."""
     text_repaired: bool = False
     stats: SpeculationStats = field(default_factory=SpeculationStats)
+    num_refused: int = 0
+    """Rounds on end whose drafts were all refused."""
+    fallback_left: int = 0
+    """Rounds of plain decoding still to come for that reason."""
 
     @property
     def id(self) -> str:
@@ -74,12 +84,25 @@ class Sequence:
     @property
     def max_length(self) -> int:
         """Positions of the cache that it may come to need."""
-        return self.num_prompt + self.request.sampling.max_tokens
+        return self.num_prompt + self.request.sampling.max_tokens + self.spare
 
     @property
-    def wants_features(self) -> bool:
-        """Whether a draft head has to follow it."""
-        return self.drafter == "eagle3" and self.max_draft > 0
+    def draft_len(self) -> int:
+        """Of the next round at most."""
+        return 0 if self.fallback_left else self.max_draft
+
+    def note_round(self, num_drafts: int, num_accepted: int) -> None:
+        """Keep count of refusals, and fall back to plain decoding by the task's rule."""
+        fallback = self.request.draft.fallback
+        if fallback is None:
+            return
+        if self.fallback_left:
+            self.fallback_left -= 1
+            self.stats.fallback_rounds += 1
+        elif num_drafts:
+            self.num_refused = 0 if num_accepted else self.num_refused + 1
+            if self.num_refused == fallback.after:
+                self.num_refused, self.fallback_left = 0, fallback.for_rounds
 
     @property
     def is_prefilling(self) -> bool:

@@ -22,14 +22,17 @@ class Held:
 
     tokens: Tokens[int]
     """Those whose keys and values it has."""
-    num_pairs: int
-    """Of a draft head's layer, which runs one token ahead of them."""
+    follower: str | None
+    """The drafter that followed them, and how far."""
+    num_followed: int
 
-    def shared_with(self, prompt: Tokens[int], wants_features: bool) -> int:
-        """Tokens of this prompt that need not be computed again. For a draft head the last common one does, since its
-        feature was not kept, and the head must have followed the slot until there."""
+    def shared_with(self, prompt: Tokens[int], follower: str | None) -> int:
+        """Tokens of this prompt that need not be computed again. A drafter that follows must have followed the slot
+        until there; and a head's pairs run one token ahead, whose feature was not kept."""
         common = common_prefix(prompt, self.tokens)
-        return max(0, min(common, self.num_pairs + 1) - 1) if wants_features else common
+        if follower is None:
+            return common
+        return max(0, min(common, self.num_followed + 1) - 1) if follower == self.follower else 0
 
 
 class SlotTable:
@@ -73,7 +76,7 @@ class SlotTable:
         """Whether a seated sequence is just computing a prefix that this one could copy if it waited."""
         prompt = sequence.tokens[:-1]
         coming = max((common_prefix(prompt, s.tokens) for s in self._seated.values() if s.is_prefilling), default=0)
-        at_hand = self._longest_prefix(prompt, sequence.wants_features)[1]
+        at_hand = self._longest_prefix(prompt, sequence.follower)[1]
         return coming >= _WORTH_SHARING and coming >= at_hand + _WORTH_SHARING
 
     def _reshape(self, num_slots: int, length: int) -> None:
@@ -87,7 +90,7 @@ class SlotTable:
 
     def _place(self, sequence: Sequence) -> None:
         free = [slot for slot in range(self.cache.num_slots) if slot not in self._seated]
-        source, shared = self._longest_prefix(sequence.tokens[:-1], sequence.wants_features)
+        source, shared = self._longest_prefix(sequence.tokens[:-1], sequence.follower)
         if source in free:
             slot = source
         else:
@@ -97,19 +100,19 @@ class SlotTable:
         self._left.pop(slot, None)
         self._seated[slot] = sequence
         sequence.slot, sequence.num_computed = slot, shared
-        sequence.num_pairs = shared if sequence.wants_features else 0
+        sequence.num_followed = shared if sequence.follower else 0
 
-    def _longest_prefix(self, prompt: Tokens[int], wants_features: bool) -> tuple[int, int]:
+    def _longest_prefix(self, prompt: Tokens[int], follower: str | None) -> tuple[int, int]:
         """(slot, tokens) of the longest computed prefix that is worth sharing; (-1, 0) if there is none. The prompt's
         last token is never shared: its logits are needed."""
         held = self._left | {slot: _held_by(sequence) for slot, sequence in self._seated.items()}
-        shared = ((each.shared_with(prompt, wants_features), slot) for slot, each in held.items())
+        shared = ((each.shared_with(prompt, follower), slot) for slot, each in held.items())
         best, slot = max(shared, default=(0, -1))
         return (slot, best) if best >= _WORTH_SHARING else (-1, 0)
 
 
 def _held_by(sequence: Sequence) -> Held:
-    return Held(sequence.tokens[: sequence.num_computed], sequence.num_pairs)
+    return Held(sequence.tokens[: sequence.num_computed], sequence.follower, sequence.num_followed)
 
 
 def common_prefix(left: Tokens[int], right: Tokens[int]) -> int:

@@ -1,33 +1,37 @@
 """The torch engine: continuous batching with speculation, on CPU and CUDA by the same code.
 
-    add(request) -> waiting -> step(): schedule -> draft -> forward -> choose -> commit -> events
+    add(request) -> waiting -> step(): schedule -> draft -> forward -> verify -> commit -> events
 
-One step is one forward pass of the target over every sequence that takes part: 1 + K rows of each that decodes, a chunk
-of each prompt. It is synchronous and knows no threads; `engine_loop.EngineLoop` runs it behind the Engine contract.
+One step is one forward pass of the target over every sequence that takes part: a row of each that decodes and one per
+draft, a chunk of each prompt. It is synchronous and knows no threads; `engine_loop.EngineLoop` runs it behind the
+Engine contract.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 
 import torch
 from torch import Tensor
 
 from configs.errors import RowError
+from workers.acceptance import ROOT, Tree, Verdict
 from workers.admission import Admission, row_error
+from workers.attention import Branches
 from workers.batch import Segment, build_batch
 from workers.commit import NS_PER_S, Commit, Output, failed, round_of, split_time
 from workers.contract import Request, Round
 from workers.detokenizer import cut_before
-from workers.drafter import Ask, Drafter, Seen
+from workers.drafter import NOTHING, Ask, Chance, Draft, Drafter, Seen
 from workers.llama import Llama
-from workers.sampling import NOT_FINITE, Row, choose
+from workers.phases import Phases
+from workers.sampling import NOT_FINITE, is_greedy
 from workers.scheduler import Decode, Limits, Prefill, Schedule, Scheduler
 from workers.sequence import Sequence
 from workers.slots import SlotTable
-from workers.verify import match
+from workers.verification import Claim, verify
 
 
 class TorchEngine:
@@ -38,7 +42,7 @@ class TorchEngine:
         model: Llama,
         slots: SlotTable,
         admission: Admission,
-        drafters: Items[Drafter],
+        drafters: Mapping[str, Drafter],
         limits: Limits,
         *,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
@@ -46,11 +50,12 @@ class TorchEngine:
         self._model = model
         self._slots = slots
         self._admission = admission
-        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._drafters = drafters
         self._scheduler = Scheduler(limits, slots)
         self._sequences: dict[str, Sequence] = {}
         self._rounds: list[Round] = []
         self._clock_ns = clock_ns
+        self._phases = Phases(clock_ns, model.device)
 
     @property
     def max_length(self) -> int:
@@ -92,15 +97,19 @@ class TorchEngine:
         schedule = self._scheduler.schedule()
         if schedule.is_empty:
             return expired
-        drafts, draft_ns = self._draft(schedule.decodes)
-        logits, taps, first_rows = self._forward(schedule, drafts)
-        tokens = choose(logits, _logit_rows(schedule, drafts))
-        commits = self._commit(schedule, drafts, tokens)
-        if taps is not None:
-            draft_ns += self._observe(commits, first_rows, taps)
+        with self._phases("draft"):
+            drafts = self._draft(schedule.decodes)
+        with self._phases("verify"):
+            logits, taps, first_rows = self._forward(schedule, drafts)
+        with self._phases("sample"):
+            verdicts = verify(logits, _claims(schedule, drafts))
+        commits = self._commit(schedule, drafts, verdicts)
+        self._move_together(commits)
+        with self._phases("draft"):
+            self._observe(commits, first_rows, taps)
         now_ns = self._clock_ns()
         split_time(commits, now_ns - started_ns)
-        self._rounds.append(round_of(commits, now_ns - started_ns, draft_ns))
+        self._rounds.append(round_of(commits, now_ns - started_ns, self._phases.drain()))
         return expired + [output for commit in commits for output in commit.outputs(now_ns)]
 
     def drain_rounds(self) -> list[Round]:
@@ -119,20 +128,19 @@ class TorchEngine:
                 outputs.append(failed(sequence, _timeout(sequence)))
         return outputs
 
-    def _draft(self, decodes: Items[Decode]) -> tuple[list[list[int]], int]:
-        """A draft per decoding sequence, empty where none is wanted or found, and the time that took."""
-        started_ns = self._clock_ns()
-        drafts: list[list[int]] = [[] for _ in decodes]
+    def _draft(self, decodes: Items[Decode]) -> list[Draft]:
+        """A draft per decoding sequence, empty where none is wanted or found."""
+        drafts = [NOTHING for _ in decodes]
         for name, drafter in self._drafters.items():
             wanted = [i for i, d in enumerate(decodes) if d.max_draft > 0 and d.sequence.drafter == name]
             if wanted:
-                proposed = drafter.propose([Ask(decodes[i].sequence, decodes[i].max_draft) for i in wanted])
+                proposed = drafter.propose([_ask(decodes[i]) for i in wanted])
                 for i, draft in zip(wanted, proposed, strict=True):
                     drafts[i] = draft
-        return drafts, self._clock_ns() - started_ns
+        return drafts
 
-    def _forward(self, schedule: Schedule, drafts: Items[Items[int]]) -> tuple[Tensor, Tensor | None, list[int]]:
-        """Logits [R, V]: 1 + K rows of each decoding sequence, then one of each prompt that ends here. With them what
+    def _forward(self, schedule: Schedule, drafts: Items[Draft]) -> tuple[Tensor, Tensor | None, list[int]]:
+        """Logits [R, V]: those of each decoding sequence, then one of each prompt that ends here. With them what
         was captured for a draft head [N, 3H], and the first row of each sequence in it."""
         now_ns = self._clock_ns()
         for prefill in schedule.prefills:
@@ -145,48 +153,53 @@ class TorchEngine:
         hidden, taps = self._model.forward(batch, self._slots.cache)
         return self._model.logits(hidden[batch.logit_rows]), taps, batch.first_rows
 
-    def _observe(self, commits: Items[Commit], first_rows: Items[int], taps: Tensor) -> int:
-        """Show the draft head the rows that stay, and return the time that took."""
-        started_ns = self._clock_ns()
-        seen = [
-            Seen(
-                commit.sequence,
-                commit.sequence.num_computed - commit.num_stay,
-                row,
-                commit.num_stay,
-                not commit.is_round,
-            )
-            for commit, row in zip(commits, first_rows, strict=True)
-            if commit.sequence.id in self._sequences and commit.sequence.wants_features
-        ]
-        if seen:
-            self._drafters["eagle3"].observe(seen, taps)
-        return self._clock_ns() - started_ns
+    def _observe(self, commits: Items[Commit], first_rows: Items[int], taps: Tensor | None) -> None:
+        """Show each drafter that follows its sequences the rows that stay."""
+        for name, drafter in self._drafters.items():
+            seen = [
+                _seen(commit, first_row)
+                for commit, first_row in zip(commits, first_rows, strict=True)
+                if commit.sequence.follower == name and commit.sequence.id in self._sequences
+            ]
+            if seen:
+                drafter.observe(seen, taps)
 
-    def _commit(self, schedule: Schedule, drafts: Items[list[int]], tokens: list[int]) -> list[Commit]:
-        """Verify the drafts, append what the target chose, end what is complete."""
-        remaining = iter(tokens)
+    def _commit(self, schedule: Schedule, drafts: Items[Draft], verdicts: Items[Verdict]) -> list[Commit]:
+        """Append what the target chose, end what is complete. `verdicts`: of `_claims`."""
+        remaining = iter(verdicts)
         commits = []
         for decode, draft in zip(schedule.decodes, drafts, strict=True):
-            targets = [next(remaining) for _ in range(len(draft) + 1)]
-            commits.append(self._commit_round(decode.sequence, draft, targets))
+            commits.append(self._commit_round(decode.sequence, draft, next(remaining)))
         for prefill in schedule.prefills:
-            emitted = [next(remaining)] if prefill.is_last else []
+            emitted = next(remaining).tokens if prefill.is_last else ()
             prefill.sequence.num_computed += prefill.num_tokens
             commit = Commit(prefill.sequence, prefill.num_tokens, is_round=False)
             self._append(commit, emitted)
             commits.append(commit)
         return commits
 
-    def _commit_round(self, sequence: Sequence, draft: list[int], targets: list[int]) -> Commit:
-        accepted, emitted = match(draft, targets)
-        sequence.stats.record(len(draft), accepted)
-        sequence.num_computed += 1 + accepted
-        commit = Commit(sequence, 1 + len(draft), is_round=True, num_drafts=len(draft), num_accepted=accepted)
-        self._append(commit, emitted)
+    def _commit_round(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> Commit:
+        num_drafts = len(draft.tree.tokens)
+        _record(sequence, draft, verdict)
+        sequence.num_computed += 1 + len(verdict.path)
+        commit = Commit(sequence, 1 + num_drafts, is_round=True, num_drafts=num_drafts, path=verdict.path)
+        self._append(commit, verdict.tokens)
         return commit
 
-    def _append(self, commit: Commit, emitted: list[int]) -> None:
+    def _move_together(self, commits: Items[Commit]) -> None:
+        """Put the keys and values of accepted branches where those of a chain would be."""
+        slots, sources, targets = list[int](), list[int](), list[int]()
+        for commit in commits:
+            first = commit.sequence.num_computed - commit.num_accepted
+            for place, node in enumerate(commit.path):
+                if place != node:
+                    slots.append(commit.sequence.slot)
+                    sources.append(first + node)
+                    targets.append(first + place)
+        if slots:
+            self._slots.cache.move(*torch.tensor([slots, sources, targets], device=self._model.device))
+
+    def _append(self, commit: Commit, emitted: Items[int]) -> None:
         """Give the sequence its new tokens; if that ends it, free its slot and decode its text."""
         sequence = commit.sequence
         if NOT_FINITE in emitted:
@@ -225,24 +238,49 @@ def _timeout(sequence: Sequence) -> RowError:
     return row_error("timeout", message + "raise the task's deadline_s or lower max_tokens")
 
 
-def _decode_segment(sequence: Sequence, draft: Items[int]) -> Segment:
-    return Segment(sequence.slot, sequence.num_computed, [sequence.tokens[-1], *draft], 1 + len(draft))
+def _claims(schedule: Schedule, drafts: Items[Draft]) -> list[Claim]:
+    """Whose logits the pass yields, in their order."""
+    decodes = [Claim(decode.sequence, draft) for decode, draft in zip(schedule.decodes, drafts, strict=True)]
+    return decodes + [Claim(prefill.sequence) for prefill in schedule.prefills if prefill.is_last]
+
+
+def _ask(decode: Decode) -> Ask:
+    sequence = decode.sequence
+    request = sequence.request
+    chance = None
+    if request.acceptance == "rejection" and not is_greedy(request.sampling):
+        chance = Chance(request.sampling, sequence.key, sequence.num_output)
+    return Ask(sequence, decode.max_draft, request.draft.tree, decode.max_nodes, chance)
+
+
+def _seen(commit: Commit, first_row: int) -> Seen:
+    rows = [first_row + row for row in commit.rows_that_stay]
+    return Seen(commit.sequence, commit.sequence.num_computed - len(rows), rows, not commit.is_round)
+
+
+def _record(sequence: Sequence, draft: Draft, verdict: Verdict) -> None:
+    """Count the round."""
+    tree, accepted = draft.tree, len(verdict.path)
+    end = verdict.path[-1] if verdict.path else ROOT
+    sequence.stats.record_tree(len(tree.tokens), tree.depth, accepted, accepted + (not tree.is_leaf(end)))
+    sequence.note_round(len(tree.tokens), accepted)
+
+
+def _decode_segment(sequence: Sequence, draft: Draft) -> Segment:
+    tokens = [sequence.tokens[-1], *draft.tree.tokens]
+    branches = None if draft.tree.is_chain else Branches(sequence.num_computed, _sees(draft.tree))
+    return Segment(sequence.slot, sequence.num_computed, tokens, len(tokens), branches)
+
+
+def _sees(tree: Tree) -> tuple[int, ...]:
+    """Of the last token and of each node: bit 0 is the last token, bit 1 + j the j-th node."""
+    found = [1]
+    for node, parent in enumerate(tree.parents):
+        found.append(found[parent + 1] | 2 << node)
+    return tuple(found)
 
 
 def _prefill_segment(prefill: Prefill) -> Segment:
     start = prefill.sequence.num_computed
     tokens = prefill.sequence.tokens[start : start + prefill.num_tokens]
     return Segment(prefill.sequence.slot, start, tokens, int(prefill.is_last))
-
-
-def _logit_rows(schedule: Schedule, drafts: Items[Items[int]]) -> list[Row]:
-    """How to choose at each row of the logits, in their order."""
-    rows = []
-    for decode, draft in zip(schedule.decodes, drafts, strict=True):
-        rows += [_logit_row(decode.sequence, draft[:depth]) for depth in range(len(draft) + 1)]
-    return rows + [_logit_row(prefill.sequence, ()) for prefill in schedule.prefills if prefill.is_last]
-
-
-def _logit_row(sequence: Sequence, branch: Items[int]) -> Row:
-    position = sequence.num_output + len(branch)
-    return Row(sequence.request.sampling, sequence.key, position, sequence.seen, branch)

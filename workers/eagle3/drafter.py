@@ -1,4 +1,4 @@
-"""Drafting with an EAGLE-3 head: a chain per sequence, all sequences in one pass per step.
+"""Drafting with an EAGLE-3 head: a chain or a tree per sequence, all sequences in one pass per step.
 
 The head pairs the feature of position i with the token at i + 1, so its keys and values run one token ahead of the
 target's. They live in a layer of the target's cache, in the same slot and at the position of the feature:
@@ -15,8 +15,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from workers.acceptance import Law, Tree
+from workers.attention import Branches
 from workers.batch import Segment, build_batch
-from workers.drafter import Ask, Drafted, Seen
+from workers.choose_drafts import Chosen, choose_drafts
+from workers.drafter import NOTHING, Ask, Chance, Draft, Drafted, Seen
+from workers.eagle3.growing_tree import GrowingTree
 from workers.eagle3.head import Eagle3Head
 from workers.kv_cache import KVCache
 
@@ -25,6 +29,8 @@ class Eagle3Drafter:
     """A head, its layer of the cache, and features that wait for it."""
 
     name = "eagle3"
+    follows = True
+    draws_trees = True
 
     def __init__(self, head: Eagle3Head, cache: KVCache, layer: int) -> None:
         """`layer`: the cache's that is the head's."""
@@ -32,40 +38,73 @@ class Eagle3Drafter:
         self._cache = cache
         self._layer = layer
         self._waiting: dict[str, Tensor] = {}
-        """Sequence -> features of its positions from `num_pairs` on [waiting, H]."""
+        """Sequence -> features of its positions from `num_followed` on [waiting, H]."""
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor) -> None:
+    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
         """Keep the features. Those of a prompt are worked through at once, so that other sequences can copy them with
         the prompt's keys and values; those of a round wait to be the start of the next draft."""
-        rows = [row for each in seen for row in range(each.first_row, each.first_row + each.num_rows)]
-        features = self._head.fuse(taps[rows] if len(rows) < len(taps) else taps)
-        for each, new in zip(seen, features.split([each.num_rows for each in seen]), strict=True):
+        assert taps is not None, "the target is told which layers to capture for the head"
+        rows = [row for each in seen for row in each.rows]
+        features = self._head.fuse(taps if rows == list(range(len(taps))) else taps[rows])
+        for each, new in zip(seen, features.split([len(each.rows) for each in seen]), strict=True):
             waiting = self._waiting.get(each.sequence.id)
             self._waiting[each.sequence.id] = new if waiting is None else torch.cat([waiting, new])
-            assert each.sequence.num_pairs + len(self._waiting[each.sequence.id]) == each.start + each.num_rows
+            assert each.sequence.num_followed + len(self._waiting[each.sequence.id]) == each.start + len(each.rows)
         self._catch_up([each.sequence for each in seen if each.is_prefill])
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        drafts: list[list[int]] = [[] for _ in asks]
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        drafts = [NOTHING for _ in asks]
         places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)
         sequences = [asks[place].sequence for place in places]
         hidden = self._read(sequences, [len(self._waiting[sequence.id]) for sequence in sequences], num_logits=1)
-        depth = 1
-        while True:
-            chosen = self._chosen(hidden)
-            for place, token in zip(places, chosen, strict=True):
-                drafts[place].append(token)
-            going_on = [i for i, place in enumerate(places) if asks[place].max_draft > depth]
-            if not going_on:
-                return drafts
-            if len(going_on) < len(places):
-                hidden, places = hidden[going_on], [places[i] for i in going_on]
-            segments = [
-                Segment(asks[place].sequence.slot, asks[place].sequence.num_pairs + depth - 1, drafts[place][-1:], 1)
-                for place in places
-            ]
-            hidden = self._forward(segments, hidden)
+        for draft, wanted in (
+            (self._chains, [i for i, place in enumerate(places) if asks[place].tree is None]),
+            (self._trees, [i for i, place in enumerate(places) if asks[place].tree is not None]),
+        ):
+            if wanted:
+                those = hidden if len(wanted) == len(places) else hidden[wanted]
+                for i, made in zip(wanted, draft([asks[places[i]] for i in wanted], those), strict=True):
+                    drafts[places[i]] = made
+        return drafts
+
+    def _chains(self, asks: Sequence[Ask], hidden: Tensor) -> list[Draft]:
+        """`asks` in slot order; `hidden` [asks, H] of the last pair of each."""
+        chains: list[list[int]] = [[] for _ in asks]
+        laws: list[list[Law[float]]] = [[] for _ in asks]
+        growing = list(range(len(asks)))
+        for depth in range(max(ask.max_draft for ask in asks)):
+            if depth:
+                longer = [row for row, i in enumerate(growing) if asks[i].max_draft > depth]
+                if len(longer) < len(growing):
+                    hidden, growing = hidden[longer], [growing[row] for row in longer]
+                hidden = self._forward([_last_segment(asks[i].sequence, chains[i]) for i in growing], hidden)
+            chosen = self._chosen(hidden, [asks[i].chance for i in growing], depth)
+            for i, (token, law) in zip(growing, chosen, strict=True):
+                chains[i].append(token)
+                laws[i] += [] if law is None else [law]
+        return [Draft(Tree.chain(chain), law or None) for chain, law in zip(chains, laws, strict=True)]
+
+    def _trees(self, asks: Sequence[Ask], hidden: Tensor) -> list[Draft]:
+        """`asks` in slot order; `hidden` [asks, H] of the last pair of each."""
+        trees = [GrowingTree(ask.tree, ask.max_nodes) for ask in asks if ask.tree is not None]
+        fronts = [1] * len(trees)
+        growing = list(range(len(trees)))
+        depth = 0
+        while growing:
             depth += 1
+            top = self._head.logits(hidden).float().log_softmax(1).topk(max(trees[i].shape.top_k for i in growing))
+            tokens = self._head.target_ids[top.indices].split(fronts)
+            values = top.values.split(fronts)
+            first_rows = [sum(fronts[:at]) for at in range(len(fronts))]
+            for at, i in enumerate(growing):
+                trees[i].grow(tokens[at].tolist(), values[at].tolist())
+            going_on = [at for at, i in enumerate(growing) if asks[i].max_draft > depth and trees[i].front]
+            rows = [first_rows[at] + each.row for at in going_on for each in trees[growing[at]].front]
+            growing = [growing[at] for at in going_on]
+            fronts = [len(trees[i].front) for i in growing]
+            if growing:
+                hidden = self._forward([_front_segment(asks[i].sequence, trees[i]) for i in growing], hidden[rows])
+        return [Draft(tree.pruned()) for tree in trees]
 
     def forget(self, sequence_id: str) -> None:
         self._waiting.pop(sequence_id, None)
@@ -80,11 +119,11 @@ class Eagle3Drafter:
         """Pair so many waiting features of each sequence with the tokens after them -> h of the last pairs."""
         segments, features = [], []
         for sequence, count in zip(sequences, counts, strict=True):
-            start = sequence.num_pairs
+            start = sequence.num_followed
             segments.append(Segment(sequence.slot, start, sequence.tokens[start + 1 : start + 1 + count], num_logits))
             features.append(self._waiting[sequence.id][:count])
             self._waiting[sequence.id] = self._waiting[sequence.id][count:]
-            sequence.num_pairs += count
+            sequence.num_followed += count
         return self._forward(segments, torch.cat(features))
 
     def _forward(self, segments: Sequence[Segment], features: Tensor) -> Tensor:
@@ -92,6 +131,17 @@ class Eagle3Drafter:
         batch = build_batch(segments, sharing=self._head.sharing, dtype=features.dtype, device=features.device)
         return self._head.forward(batch, features, self._cache, self._layer)[batch.logit_rows]
 
-    def _chosen(self, hidden: Tensor) -> list[int]:
-        """The likeliest token of each row, as the target names it."""
-        return self._head.target_ids[self._head.logits(hidden).argmax(1)].tolist()
+    def _chosen(self, hidden: Tensor, chances: Sequence[Chance | None], depth: int) -> list[Chosen]:
+        ids, vocab_size = self._head.target_ids, len(self._head.embedding)
+        return choose_drafts(self._head.logits(hidden), chances, depth, target_ids_D=ids, vocab_size=vocab_size)
+
+
+def _last_segment(sequence: Drafted, chain: Sequence[int]) -> Segment:
+    return Segment(sequence.slot, sequence.num_followed + len(chain) - 1, chain[-1:], 1)
+
+
+def _front_segment(sequence: Drafted, tree: GrowingTree) -> Segment:
+    first = tree.num_followed - len(tree.front)
+    branches = Branches(sequence.num_followed, tuple(each.sees for each in tree.front))
+    tokens = [tree.nodes[each.node].token for each in tree.front]
+    return Segment(sequence.slot, sequence.num_followed + first, tokens, len(tokens), branches)

@@ -87,7 +87,7 @@ class Eagle3Head:
         joined = torch.cat([tokens, self._unit_norm(features)], dim=1)
         qkv_NHD = self._qkv(joined).view(len(features), heads + 2 * kv_heads, self.config.head_dim)
         rotate_(qkv_NHD[:, :-kv_heads], self._rotary.at(batch.positions))
-        cache.write(layer, cache.places(batch.slots, batch.positions, kv_heads), qkv_NHD[:, heads:])
+        cache.write(layer, cache.cells(batch.slots, batch.places, kv_heads), qkv_NHD[:, heads:])
         attended = batch.attention.attend(qkv_NHD[:, :heads], *cache.layer(layer))
         hidden = self._output.added_to(self._residual(features), attended)
         return self._down.added_to(hidden, self._gated(self._unit_norm(hidden)))

@@ -87,7 +87,7 @@ def commit(store: Store, incarnation: str, samples: list[Sample], faults: FaultP
     return commit_shard(
         store,
         footer(incarnation, samples),
-        output_table(rows, samples, None, False, lossy=False),
+        output_table(rows, samples, None, False),
         error_table(rows, samples, attempt=1),
         "zstd",
         faults or FaultPoints(),
@@ -196,5 +196,5 @@ def test_a_foreign_file_is_told_apart(store: LocalStore) -> None:
 
 
 def test_only_the_chosen_columns_are_kept() -> None:
-    table = output_table(plan_rows(2), [sample(0), sample(1)], ("text", "big"), False, lossy=False)
+    table = output_table(plan_rows(2), [sample(0), sample(1)], ("text", "big"), False)
     assert table.column_names == ["row_id", "text", "big"]

@@ -96,7 +96,7 @@ class Writer:
 
     def commit(self, store: Store, faults: FaultPoints) -> Receipt:
         rows = rows_of(self.shard)
-        ok = output_table(rows, self.samples, None, token_ids=False, lossy=False)
+        ok = output_table(rows, self.samples, None, token_ids=False)
         errors = error_table(rows, self.samples, 1)
         ours = replace(footer(self.incarnation, self.samples), shard=self.shard, shard_attempt=self.shard_attempt)
         if self.old is None:

@@ -41,7 +41,7 @@ FAILED = [(0, 1), (2, 0), (2, 1)]
 
 
 def tables(samples: list[Sample], columns: tuple[str, ...] | None = None) -> tuple[pa.Table, pa.Table]:
-    return output_table(ROWS, samples, columns, token_ids=False, lossy=False), error_table(ROWS, samples, 1)
+    return output_table(ROWS, samples, columns, token_ids=False), error_table(ROWS, samples, 1)
 
 
 def retry(

@@ -13,7 +13,7 @@ class Plain:
     id: str
     tokens: Sequence[int]
     slot: int = 0
-    num_pairs: int = 0
+    num_followed: int = 0
 
 
 def ask(sequence_id: str, tokens: Sequence[int], max_draft: int) -> Ask:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from workers import acceptance
 from workers.acceptance import ROOT, Law, Tree, Verdict, lossy_threshold, match_tree, rejection_sample, residual
-from workers.verify import match
 
 Exact = dict[int, Fraction]
 Tokens = tuple[int, ...]
@@ -425,10 +424,12 @@ def siblings_unaware(draft: Draft, draws: Scripted) -> Verdict:
 
 def any_parent(draft: Draft, draws: Scripted) -> Verdict:
     """A child may be anyone's of the right depth."""
-    at = [*depths(draft.tree.parents), 0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tree, "children", lambda tree, node: [n for n, d in enumerate(at) if d == at[node] + 1])
-        return by_match(draft, draws)
+    targets = [draws.choose(row) for row in draft.rows]
+    path, end = list[int](), ROOT
+    for node, level in enumerate(depths(draft.tree.parents)):
+        if level == len(path) + 1 and draft.tree.tokens[node] == targets[end + 1]:
+            path.append(end := node)
+    return Verdict(tuple(path), (*(draft.tree.tokens[node] for node in path), targets[end + 1]))
 
 
 def drawn_again(draft: Draft, draws: Scripted) -> Verdict:
@@ -542,15 +543,20 @@ def test_matched_tokens_are_the_targets_own_to_the_first_that_no_child_has(tree:
     assert is_branch(tree, verdict)
     assert verdict.tokens == tuple(targets[node + 1] for node in (ROOT, *verdict.path))
     end = (ROOT, *verdict.path)[-1]
-    assert verdict.tokens[-1] not in [tree.tokens[child] for child in tree.children(end)]
+    assert verdict.tokens[-1] not in [
+        token for token, parent in zip(tree.tokens, tree.parents, strict=True) if parent == end
+    ]
 
 
 @given(st.lists(st.integers(0, 2), max_size=6), st.data())
 def test_a_chain_is_the_tree_with_one_child_each(draft: list[int], data: st.DataObject) -> None:
-    """`match_tree` agrees there with `verify.match`."""
+    """A chain is kept as long as it is the target's own."""
     targets = [data.draw(st.integers(0, 2)) for _ in range(len(draft) + 1)]
-    accepted, emitted = match(draft, targets)
-    assert match_tree(Tree.chain(draft), targets) == Verdict(tuple(range(accepted)), tuple(emitted))
+    verdict = match_tree(Tree.chain(draft), targets)
+    accepted = len(verdict.path)
+    assert verdict == Verdict(tuple(range(accepted)), tuple(targets[: accepted + 1]))
+    assert draft[:accepted] == targets[:accepted]
+    assert accepted == len(draft) or draft[accepted] != targets[accepted]
 
 
 class Uniforms:

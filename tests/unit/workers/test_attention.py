@@ -9,17 +9,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from workers import attention
-from workers.attention import AttentionPlan, Span, group_spans
+from workers.attention import AttentionPlan, Branches, Span, group_spans
 
-SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.booleans()), min_size=1, max_size=9)
+KINDS = ("decode", "prefill", "tree")
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.sampled_from(KINDS)), min_size=1, max_size=9)
+
+
+def seen_by(span: Span, row: int) -> list[int]:
+    """The places that a row sees."""
+    if span.branches is None:
+        return list(range(span.start + row + 1))
+    root, bits = span.branches.root, span.branches.sees[row]
+    return [place for place in range(span.context) if place < root or bits >> (place - root) & 1]
+
+
+def random_branches(start: int, rows: int, rng: random.Random) -> Branches:
+    """Of rows that are the last of a tree, whose first nodes lie before `start`."""
+    root = start - rng.randint(0, min(start, 8))
+    return Branches(root, tuple(rng.getrandbits(at - root) | 1 << (at - root) for at in range(start, start + rows)))
 
 
 def one_by_one(spans: list[Span], queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Softmax attention of every row by itself, from the definition."""
     sharing, outputs, row = queries.shape[1] // keys.shape[1], [], 0
     for span in spans:
-        for position in range(span.start, span.start + span.num_rows):
-            k, v = (t[span.slot, :, : position + 1].repeat_interleave(sharing, dim=0) for t in (keys, values))
+        for place in range(span.num_rows):
+            seen = seen_by(span, place)
+            k, v = (t[span.slot, :, seen].repeat_interleave(sharing, dim=0) for t in (keys, values))
             scores = (k @ queries[row][..., None])[..., 0] / queries.shape[2] ** 0.5
             outputs.append((scores.softmax(-1)[:, None] @ v).flatten())
             row += 1
@@ -29,12 +45,19 @@ def one_by_one(spans: list[Span], queries: Tensor, keys: Tensor, values: Tensor)
 @settings(max_examples=60, deadline=None)
 @given(SPANS, st.sampled_from([1, 3]), st.sampled_from([0, 80, 10**9]), st.integers(0, 1000))
 def test_grouping_and_padding_change_nothing(
-    drawn: list[tuple[int, int, bool]], sharing: int, call_cost: int, seed: int
+    drawn: list[tuple[int, int, str]], sharing: int, call_cost: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    slots = sorted(random.Random(seed).sample(range(12), len(drawn)))
+    rng = random.Random(seed)
+    slots = sorted(rng.sample(range(12), len(drawn)))
     spans = [
-        Span(slot, start, 1 if is_decode else rows) for slot, (start, rows, is_decode) in zip(slots, drawn, strict=True)
+        Span(
+            slot,
+            start,
+            1 if kind == "decode" else rows,
+            random_branches(start, rows, rng) if kind == "tree" else None,
+        )
+        for slot, (start, rows, kind) in zip(slots, drawn, strict=True)
     ]
     queries = torch.randn(sum(span.num_rows for span in spans), 2 * sharing, 8, dtype=torch.float64)
     keys, values = torch.randn(2, 12, 2, 80, 8, dtype=torch.float64)

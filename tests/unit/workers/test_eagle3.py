@@ -18,9 +18,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from configs.errors import ConfigError
-from configs.job import Draft
+from configs.job import Draft as DraftSection
+from workers.acceptance import ROOT, Tree
 from workers.contract import Finished, Request
-from workers.drafter import Ask
+from workers.drafter import Ask, Draft
 from workers.torch_engine import TorchEngine
 
 LAYERS, HEADS, KV_HEADS, DRAFT_VOCAB = 6, 4, 2, 50
@@ -42,7 +43,7 @@ def head(tmp_path_factory: pytest.TempPathFactory, config: LlamaConfig) -> Path:
 
 
 def make_eagle(target: Path, head: Path, **engine: object) -> TorchEngine:
-    return make_core(target, draft=Draft(drafter="eagle3", path=str(head)), **engine)
+    return make_core(target, draft=DraftSection(drafter="eagle3", path=str(head)), **engine)
 
 
 class Reference:
@@ -68,6 +69,41 @@ class Reference:
             after.append(drafts[-1])
             features = torch.cat([features, hidden[-1:]])
         return drafts
+
+    def tree(self, tokens: Sequence[int], ask: Ask) -> Tree:
+        """EAGLE-2's tree, each node's probability from a pass over its whole path."""
+        assert ask.tree is not None
+        least = ask.tree.min_path_probability
+        found: list[tuple[float, tuple[int, ...]]] = []
+        front: list[tuple[int, ...]] = [()]
+        num_followed, probability = 0, {(): 1.0}
+        for _ in range(ask.max_draft):
+            level = []
+            for path in front:
+                law = self.law(tokens, path)
+                for token in sorted(law, key=lambda token: -law[token])[: ask.tree.top_k]:
+                    if probability[path] * law[token] >= least:
+                        level.append((*path, token))
+                        probability[level[-1]] = probability[path] * law[token]
+            found += [(probability[path], path) for path in level]
+            room = min(ask.tree.top_k, ask.max_nodes - num_followed)
+            front = sorted(level, key=lambda path: -probability[path])[:room]
+            num_followed += len(front)
+        kept = [path for _, path in sorted(found, key=lambda each: -each[0])[: ask.max_nodes]]
+        return Tree(
+            tuple(path[-1] for path in kept), tuple(kept.index(path[:-1]) if path[1:] else ROOT for path in kept)
+        )
+
+    @torch.no_grad()
+    def law(self, tokens: Sequence[int], path: Sequence[int]) -> dict[int, float]:
+        """Of the token after `path`, by target ids."""
+        features, after = self.features(torch.tensor(tokens[:-1])), list(tokens[1:])
+        hidden = self.layer(torch.tensor(after), features)
+        for token in path:
+            features, after = torch.cat([features, hidden[-1:]]), [*after, token]
+            hidden = self.layer(torch.tensor(after), features)
+        shares = F.linear(self.norm(hidden[-1], "norm"), self.weights["lm_head.weight"]).softmax(0)
+        return {place + int(self.weights["d2t"][place]): float(share) for place, share in enumerate(shares)}
 
     @torch.no_grad()
     def features(self, tokens: Tensor) -> Tensor:
@@ -99,17 +135,16 @@ class Reference:
         return x * angles.cos() + torch.cat([-right, left], dim=-1) * angles.sin()
 
 
-def drafts_of(core: TorchEngine, requests: Sequence[Request]) -> list[tuple[list[int], list[int]]]:
+def drafts_of(core: TorchEngine, requests: Sequence[Request]) -> list[tuple[list[int], Ask, Draft]]:
     """Every draft of a run with the tokens that it follows."""
-    found: list[tuple[list[int], list[int]]] = []
+    found: list[tuple[list[int], Ask, Draft]] = []
     drafter = core._drafters["eagle3"]
     propose = drafter.propose
 
-    def watched(asks: Sequence[Ask]) -> list[list[int]]:
+    def watched(asks: Sequence[Ask]) -> list[Draft]:
         before = [list(ask.sequence.tokens) for ask in asks]
         drafts = propose(asks)
-        assert [len(draft) for draft in drafts] == [ask.max_draft for ask in asks]
-        found.extend(zip(before, drafts, strict=True))
+        found.extend(zip(before, asks, drafts, strict=True))
         return drafts
 
     drafter.propose = watched  # type: ignore[method-assign]
@@ -118,6 +153,11 @@ def drafts_of(core: TorchEngine, requests: Sequence[Request]) -> list[tuple[list
     finally:
         drafter.propose = propose  # type: ignore[method-assign]
     return found
+
+
+def behind(core: TorchEngine, requests: Sequence[Request]) -> list[tuple[list[int], Draft]]:
+    """Tokens and the draft behind them."""
+    return [(tokens, draft) for tokens, _, draft in drafts_of(core, requests)]
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm_before_residual": True}], ids=str)
@@ -136,8 +176,41 @@ def test_drafts_are_those_of_the_definition(target: Path, config: LlamaConfig, t
         ],
     )
     assert len(drafts) > 60
-    for tokens, draft in drafts:
-        assert draft == reference.draft(tokens, len(draft))
+    for tokens, ask, draft in drafts:
+        assert draft == Draft(Tree.chain(reference.draft(tokens, ask.max_draft)))
+
+
+@pytest.mark.parametrize(
+    "shape", [{"top_k": 3, "max_nodes": 12}, {"top_k": 8, "max_nodes": 5}, {"min_path_probability": 0.02}]
+)
+def test_trees_are_those_of_the_definition(target: Path, head: Path, shape: dict[str, Any]) -> None:
+    """Each path's probability is that of a chain drafted along it; the likeliest nodes stay."""
+    core, reference, rng = make_eagle(target, head, max_num_seqs=4), Reference(target), random.Random(1)
+    drafts = drafts_of(
+        core,
+        [
+            make_request(
+                f"row{i}", random_prompt(rng), k=1 + i % 4, drafter="eagle3", max_tokens=12, policy={"tree": shape}
+            )
+            for i in range(6)
+        ],
+    )
+    assert len(drafts) > 40
+    for tokens, ask, draft in drafts:
+        assert draft.tree == reference.tree(tokens, ask)
+
+
+def test_chains_and_trees_are_drafted_side_by_side(target: Path, head: Path) -> None:
+    core, rng = make_eagle(target, head), random.Random(2)
+    requests = [
+        make_request(f"row{i}", random_prompt(rng), k=3, drafter="eagle3", policy={"tree": {} if i % 2 else None})
+        for i in range(8)
+    ]
+    alone = [draft for request in requests for draft in drafts_of(core, [request])]
+    together = drafts_of(core, requests)
+    assert sorted((tokens, draft.tree.tokens, draft.tree.parents) for tokens, _, draft in together) == sorted(
+        (tokens, draft.tree.tokens, draft.tree.parents) for tokens, _, draft in alone
+    )
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {naming: {"naming": naming} for naming in NAMINGS} | {
@@ -150,8 +223,9 @@ def test_every_publishers_form_is_read(
     target: Path, config: LlamaConfig, head: Path, tmp_path: Path, published: str
 ) -> None:
     requests = [make_request("row", [5, 6, 7, 8], k=3, drafter="eagle3")]
+
     other = make_eagle(target, save_tiny_head(tmp_path, config, **PUBLISHED[published]))
-    assert drafts_of(other, requests) == drafts_of(make_eagle(target, head), requests)
+    assert behind(other, requests) == behind(make_eagle(target, head), requests)
 
 
 def test_a_pickle_that_runs_code_is_refused(target: Path, config: LlamaConfig, tmp_path: Path) -> None:
@@ -185,9 +259,19 @@ def test_it_never_changes_the_output(target: Path, head: Path, data: st.DataObje
     prompts = [random_prompt(rng) for _ in range(size)]
     sampling = rng.choice([{}, {"temperature": 0.8}, {"stop": ["b", "ca"], "temperature": 0.8}])
 
+    shapes = [None, {"top_k": 2}, {"top_k": 8, "max_nodes": 30}, {"min_path_probability": 0.05}]
+
     def requests(ks: Sequence[int], drafters: Sequence[Any]) -> list[Request]:
         return [
-            make_request(f"row{i}", prompts[i], k=ks[i], drafter=drafters[i], seed=seed, **sampling)
+            make_request(
+                f"row{i}",
+                prompts[i],
+                k=ks[i],
+                drafter=drafters[i],
+                seed=seed,
+                policy={"tree": rng.choice(shapes), "fallback": rng.choice([None, {"after": 1, "for_rounds": 2}])},
+                **sampling,
+            )
             for i in range(size)
         ]
 
@@ -236,9 +320,9 @@ def test_a_head_without_a_tensor_is_refused(
 
 def test_the_job_may_name_the_layers_that_a_head_reads(target: Path, head: Path) -> None:
     requests = [make_request("row", [5, 6, 7, 8], k=3, drafter="eagle3")]
-    as_published = drafts_of(make_eagle(target, head), requests)
+    as_published = behind(make_eagle(target, head), requests)
     for layers, same in (((2, 3, 3), True), ((1, 2, 5), False)):
-        draft = Draft(drafter="eagle3", path=str(head), capture_layers=layers)
-        assert (drafts_of(make_core(target, draft=draft), requests) == as_published) is same
+        draft = DraftSection(drafter="eagle3", path=str(head), capture_layers=layers)
+        assert (behind(make_core(target, draft=draft), requests) == as_published) is same
     with pytest.raises(ConfigError, match=r"draft.capture_layers \[1, 2, 6\]: the target has layers 0 to 5"):
-        make_core(target, draft=Draft(drafter="eagle3", path=str(head), capture_layers=(1, 2, 6)))
+        make_core(target, draft=DraftSection(drafter="eagle3", path=str(head), capture_layers=(1, 2, 6)))

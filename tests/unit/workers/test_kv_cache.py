@@ -22,7 +22,7 @@ def small_cache(num_slots: int, length: int) -> KVCache:
 def fill(cache: KVCache, slot: int, tokens: int) -> torch.Tensor:
     """Write random rows; returns them [layers, tokens, 2K, D]."""
     rows = torch.randn(2, tokens, 6, 4)
-    places = cache.places(torch.full((tokens,), slot), torch.arange(tokens), 3)
+    places = cache.cells(torch.full((tokens,), slot), torch.arange(tokens), 3)
     for layer in range(2):
         cache.write(layer, places, rows[layer])
     return rows

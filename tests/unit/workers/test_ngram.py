@@ -4,6 +4,8 @@ from drafted import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.acceptance import Tree
+from workers.drafter import Draft
 from workers.ngram import NgramDrafter, continuation
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -24,7 +26,7 @@ def test_it_finds_what_a_search_would(prompt: list[int], output: list[int], k: i
     tokens = list(prompt)
     for token in output:
         drafted = drafter.propose([ask("row", tokens, k)])[0]
-        assert drafted == proposal(tokens, k, shortest, shortest + more)
+        assert drafted == Draft(Tree.chain(proposal(tokens, k, shortest, shortest + more)))
         tokens.append(token)
 
 
@@ -41,4 +43,4 @@ def test_sequences_are_kept_apart_and_forgotten(left: list[int], right: list[int
 
 def test_a_loop_is_drafted_past_its_end() -> None:
     drafter = NgramDrafter(shortest=2, longest=3)
-    assert drafter.propose([ask("row", [9, 1, 2, 1, 2], 6)]) == [[1, 2, 1, 2, 1, 2]]
+    assert drafter.propose([ask("row", [9, 1, 2, 1, 2], 6)]) == [Draft(Tree.chain([1, 2, 1, 2, 1, 2]))]

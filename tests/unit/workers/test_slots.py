@@ -31,7 +31,7 @@ def seated(slots: SlotTable, name: str, prompt: list[int], *, computed: bool = T
     if computed:
         rows = torch.tensor(prompt, dtype=torch.float32)[:, None, None].expand(-1, 2, 1)
         slots.cache.write(
-            0, slots.cache.places(torch.full((len(prompt),), sequence.slot), torch.arange(len(prompt)), 1), rows
+            0, slots.cache.cells(torch.full((len(prompt),), sequence.slot), torch.arange(len(prompt)), 1), rows
         )
         sequence.num_computed = len(prompt)
     return sequence

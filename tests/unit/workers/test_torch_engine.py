@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from tiny_llama import VOCAB, check_identity, make_core, make_request, random_prompt, run
 
 from configs.errors import RowError
-from configs.job import Draft
+from configs.job import Draft as DraftSection
+from workers.acceptance import ROOT, Tree
 from workers.contract import Event, Finished, Progress, Started
-from workers.drafter import Ask
+from workers.drafter import Ask, Draft
 from workers.ngram import NgramDrafter
 from workers.torch_engine import TorchEngine
 
 
 @pytest.fixture
 def core(tiny_folder: Path) -> TorchEngine:
-    return make_core(tiny_folder, draft=Draft(ngram_min=1, ngram_max=3), max_num_seqs=4, max_batched_tokens=64)
+    return make_core(tiny_folder, draft=DraftSection(ngram_min=1, ngram_max=3), max_num_seqs=4, max_batched_tokens=64)
 
 
 def events_of(core: TorchEngine, *, steps: int = 10_000) -> dict[str, list[Event | RowError]]:
@@ -177,19 +178,31 @@ def test_the_token_that_ends_a_sample_is_kept_but_leaves_no_text(core: TorchEngi
 
 
 class ErraticDrafter(NgramDrafter):
-    """Proposes the true continuation up to a random place, then noise."""
+    """Proposes trees with the true continuation up to a random place, among noise."""
+
+    draws_trees = True
 
     def __init__(self, rng: random.Random, truth: dict[str, Sequence[int]]) -> None:
         super().__init__(shortest=1, longest=1)
         self._rng, self._truth = rng, truth
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
-    def _draft(self, ask: Ask) -> list[int]:
+    def _draft(self, ask: Ask) -> Draft:
         done = len(ask.sequence.tokens)
-        right = list(self._truth[ask.sequence.id][done : done + self._rng.randint(0, ask.max_draft)])
-        return (right + [self._rng.randrange(len(VOCAB)) for _ in range(8)])[: ask.max_draft]
+        right = iter(self._truth[ask.sequence.id][done : done + self._rng.randint(0, ask.max_draft)])
+        tokens, parents, depths, end = list[int](), list[int](), {ROOT: 0}, ROOT
+        for node in range(self._rng.randint(0, ask.max_nodes)):
+            parent = end if self._rng.random() < 0.7 else self._rng.randint(ROOT, node - 1)
+            if depths[parent] == ask.max_draft:
+                parent = ROOT
+            token = next(right, None) if parent == end else None
+            end = node if token is not None else end
+            tokens.append(self._rng.randrange(len(VOCAB)) if token is None else token)
+            parents.append(parent)
+            depths[node] = depths[parent] + 1
+        return Draft(Tree(tuple(tokens), tuple(parents)))
 
 
 @settings(max_examples=15, deadline=None)
@@ -198,12 +211,19 @@ def test_the_cache_after_rollback_is_that_of_a_fresh_prefill(tiny_folder: Path, 
     rng = random.Random(seed)
     core = make_core(tiny_folder, max_num_seqs=4, max_batched_tokens=64, longest=80)
     requests = [
-        make_request(f"row{i}", random_prompt(rng), k=rng.randint(1, 8), ignore_eos=True, max_tokens=40)
+        make_request(
+            f"row{i}",
+            random_prompt(rng),
+            k=rng.randint(1, 8),
+            ignore_eos=True,
+            max_tokens=40,
+            policy={"tree": {"max_nodes": rng.randint(1, 30)}},
+        )
         for i in range(4)
     ]
     plain = run(core, [make_request(r.row_id, r.prompt_token_ids, ignore_eos=True, max_tokens=40) for r in requests])
     truth = {r.request_id: [*r.prompt_token_ids, *plain[r.request_id].token_ids] for r in requests}
-    core._drafters = {"ngram": ErraticDrafter(rng, truth)}
+    core._drafters["ngram"] = ErraticDrafter(rng, truth)
     for request in requests:
         core.add(request)
     for _ in range(rng.randint(2, 12)):

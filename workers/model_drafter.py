@@ -1,0 +1,88 @@
+"""Drafting with a separate, smaller model that has the target's tokenizer: chains.
+
+Its keys and values lie in layers of the target's cache, in the same slot and at the same places as the target's own, so
+they move and are shared with their sequence, and a rejected draft is overwritten in both by the next round.
+Source: https://arxiv.org/abs/2211.17192.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from workers.acceptance import Law, Tree
+from workers.batch import Segment, build_batch
+from workers.choose_drafts import choose_drafts
+from workers.drafter import Ask, Draft, Drafted, Seen
+from workers.kv_cache import KVCache
+from workers.llama import Llama
+
+
+class ModelDrafter:
+    """A model and its layers of the cache."""
+
+    name = "model"
+    follows = True
+    draws_trees = False
+
+    def __init__(self, model: Llama, cache: KVCache, first_layer: int, vocab_size: int) -> None:
+        """`first_layer`: of the cache's that are this model's; `vocab_size`: the target's, at most this model's."""
+        self._model = model
+        self._cache = cache
+        self._first_layer = first_layer
+        self._target_ids = torch.arange(vocab_size, device=model.device)
+
+    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
+        """Prompts are worked through with the target, so that other sequences can copy them; rounds are caught up with
+        when the next draft is wanted."""
+        prompts = sorted((each for each in seen if each.is_prefill), key=lambda each: each.sequence.slot)
+        if prompts:
+            self._read([(each.sequence, each.start + len(each.rows)) for each in prompts], num_logits=0)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)
+        sequences = [asks[place].sequence for place in places]
+        logits = self._read([(sequence, len(sequence.tokens)) for sequence in sequences], num_logits=1)
+        chains: list[list[int]] = [[] for _ in asks]
+        laws: list[list[Law[float]]] = [[] for _ in asks]
+        for depth in range(max(ask.max_draft for ask in asks)):
+            if depth:
+                places = [place for place in places if asks[place].max_draft > depth]
+                logits = self._forward([_last_segment(asks[place].sequence, chains[place]) for place in places])
+            chances = [asks[place].chance for place in places]
+            chosen = choose_drafts(
+                logits[:, : len(self._target_ids)],
+                chances,
+                depth,
+                target_ids_D=self._target_ids,
+                vocab_size=len(self._target_ids),
+            )
+            for place, (token, law) in zip(places, chosen, strict=True):
+                chains[place].append(token)
+                laws[place] += [] if law is None else [law]
+        return [Draft(Tree.chain(chain), law or None) for chain, law in zip(chains, laws, strict=True)]
+
+    def forget(self, sequence_id: str) -> None:
+        """All it keeps lies in the cache."""
+
+    def _read(self, until: Sequence[tuple[Drafted, int]], *, num_logits: int) -> Tensor:
+        """Go over the tokens of each sequence up to a position -> logits after the last [sequences, V]"""
+        segments = []
+        for sequence, end in until:
+            tokens = sequence.tokens[sequence.num_followed : end]
+            segments.append(Segment(sequence.slot, sequence.num_followed, tokens, num_logits))
+            sequence.num_followed = end
+        return self._forward(segments)
+
+    def _forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Segments in slot order -> logits of the rows that are wanted [R, V]"""
+        model = self._model
+        batch = build_batch(segments, sharing=model.sharing, dtype=model.dtype, device=model.device)
+        hidden, _ = model.forward(batch, self._cache, first_layer=self._first_layer)
+        return model.logits(hidden[batch.logit_rows])
+
+
+def _last_segment(sequence: Drafted, chain: Sequence[int]) -> Segment:
+    return Segment(sequence.slot, len(sequence.tokens) + len(chain) - 1, chain[-1:], 1)
