@@ -5,9 +5,9 @@
     describe(job)                                                    the same, every value with its reason beside it
 
 All that is wrong with a file is told at once, each with its line. Input paths (`source.path`, `model.path`,
-`model.chat_template`, `draft.path`, `draft.model`) are relative to the job file's folder, so that a job works from anywhere; given
-with `--set` they are relative to the working directory, where the shell completed them. The output path (`sink.path`)
-is relative to the working directory in both cases.
+`model.chat_template`, `draft.path`, `draft.model`) are relative to the job file's folder, so that a job works from
+anywhere; given with `--set` they are relative to the working directory, where the shell completed them. The output path
+(`sink.path`) is relative to the working directory in both cases.
 """
 
 from __future__ import annotations

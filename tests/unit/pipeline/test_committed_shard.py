@@ -64,7 +64,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     else:
         store = LocalStore(str(tmp_path))
     samples = [sample(0), *(sample(row, error="boom") for row in range(1, ROWS.num_rows))]
-    ok = output_table(ROWS, samples, None, token_ids=False, lossy=False)
+    ok = output_table(ROWS, samples, None, token_ids=False)
     commit_shard(store, footer("a1-first", samples), ok, error_table(ROWS, samples, 1), "none", FaultPoints())
     return store
 
@@ -74,7 +74,7 @@ def swap(store: Store) -> None:
     old = read_committed(store, "code", 7)
     assert old is not None
     samples = [*(sample(row) for row in range(1, ROWS.num_rows - 1)), sample(ROWS.num_rows - 1, error="again")]
-    ok = old.rows_with(output_table(ROWS, samples, None, token_ids=False, lossy=False), ROWS["_id"].to_pylist())
+    ok = old.rows_with(output_table(ROWS, samples, None, token_ids=False), ROWS["_id"].to_pylist())
     replace_shard(store, old, footer("a2-second", samples), ok, error_table(ROWS, samples, 2), "none", FaultPoints())
 
 
