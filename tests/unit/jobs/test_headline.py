@@ -52,9 +52,12 @@ def test_takeover_is_named_where_it_is_needed(held: LeaseView | None, ending: st
         ({"region": "eu-central-1", "max_attempts": 3}, f"draftfleet resume {URL}"),
         (
             {"endpoint_url": "http://minio:9000"},
-            f"{URL} (or JOB.yaml for the URL, unless AWS_* variables lead to http://minio:9000)",
+            f"{URL} (where AWS_* variables do not lead to http://minio:9000: draftfleet resume JOB.yaml)",
         ),
-        ({"profile": "batch"}, f"{URL} (or JOB.yaml for the URL, unless AWS_* variables lead to the profile batch)"),
+        (
+            {"profile": "batch"},
+            f"{URL} (where AWS_* variables do not lead to the profile batch: draftfleet resume JOB.yaml)",
+        ),
     ],
 )
 def test_where_the_url_may_not_be_enough_the_job_file_is_named(storage: dict[str, Any], ending: str) -> None:
