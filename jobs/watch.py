@@ -115,7 +115,7 @@ class Watch:
         with self._lock:
             if self._progress is not None:
                 self._progress.pulse(pulse)
-        if self.failure is None and self._progress is not None:
+        if self.ended is None and self._progress is not None:
             self._judge(snapshots)
 
     def _judge(self, snapshots: Sequence[Mapping[str, Any]]) -> None:
