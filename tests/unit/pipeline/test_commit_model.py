@@ -29,6 +29,7 @@ from test_commit import CARRIED, footer, plan_rows, sample
 
 from configs.errors import RunConflict, StorageError
 from pipeline.commit import Receipt, commit_shard
+from pipeline.committed_shard import CommittedShard, read_committed
 from pipeline.fault_points import Crash, FaultPoints, PointFault
 from pipeline.finalize import finalize
 from pipeline.footer import read_footer
@@ -39,7 +40,6 @@ from pipeline.planning.carried import CarriedSchema
 from pipeline.planning.commit import commit_plan
 from pipeline.planning.write import WriteSpec, part_path
 from pipeline.quarantine import Start
-from pipeline.committed_shard import CommittedShard, read_committed
 from pipeline.retry import replace_shard
 from pipeline.run_state import open_run
 from pipeline.schema import plan_schema
