@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -15,7 +15,7 @@ from configs.errors import UsageError
 from configs.job import Draft, Engine, Job, Model
 from jobs.options import root_option
 from jobs.run_folder import find_run
-from pipeline.provenance import git_commit
+from pipeline.provenance import git_commit, versions
 from pipeline.run_state import RunView, open_run
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _LINE_S = 10.0
 )
 @click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=1.5e-3, show_default=True)
 @click.option("--batch-tokens", type=click.IntRange(16), default=1400, show_default=True, help="Tokens of one step.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 def command(
     runs: tuple[str, ...],
@@ -55,6 +56,7 @@ def command(
     ttt_steps: int,
     learning_rate: float,
     batch_tokens: int,
+    device: Literal["auto", "cpu", "cuda"],
     seed: int,
 ) -> int:
     """Train a draft head on the answers of finished runs, each an id, a folder, an s3:// URL or a job file.
@@ -66,7 +68,9 @@ def command(
     from jobs.draft_material import Material
     from workers.eagle3.trainer import Recipe
     from workers.eagle3.training import HeadTraining
+    from workers.factory import device_of
 
+    engine = Engine(device=device)
     views = [open_run(find_run(run, root).store) for run in runs]
     judges = open_run(find_run(held_out, root).store) if held_out else None
     model = _one_model([*views, *([judges] if judges else [])])
@@ -85,12 +89,18 @@ def command(
             seed=seed,
         ),
         draft_vocab_size=draft_vocab,
-        provenance={"runs": [view.plan.run for view in views], "target": model.path, "git_commit": git_commit()}
-        | material.counts(),
+        device=device_of(engine),
+        provenance={
+            "runs": [view.plan.run for view in views],
+            "target": model.path,
+            "git_commit": git_commit(),
+            "versions": versions(),
+            **material.counts(),
+        },
     )
     candidate = output.with_name(output.name + ".new")
     training.run(candidate, Line().show)
-    return _settle(candidate, output, model, material.judged())
+    return _settle(candidate, output, model, engine, material.judged())
 
 
 def _one_model(views: Sequence[RunView]) -> Model:
@@ -120,16 +130,18 @@ class Line:
         click.echo(f"{text} · {now - self._started:.0f} s", file=sys.stderr)
 
 
-def _settle(candidate: Path, output: Path, model: Model, judged: Sequence[Example]) -> int:
+def _settle(candidate: Path, output: Path, model: Model, engine: Engine, judged: Sequence[Example]) -> int:
     """Judge the new head, and the one that it would replace; the better one stays."""
-    from workers.eagle3.evaluation import is_head, over_tasks, table
+    from workers.eagle3.evaluation import figures, is_head, over_tasks, table
+    from workers.eagle3.publish import add_to_provenance
 
-    found = _judge(candidate, model, judged)
+    found = _judge(candidate, model, engine, judged)
+    add_to_provenance(candidate, {"evaluation": {**figures(found, MAX_DRAFT), "prompts": len(judged)}})
     click.echo(
         "\n".join([f"{candidate}, on prompts it has not seen, greedy, K = {MAX_DRAFT}:", *table(found, MAX_DRAFT)])
     )
     if is_head(output):
-        before = _judge(output, model, judged)
+        before = _judge(output, model, engine, judged)
         click.echo("\n".join([f"{output}, on the same:", *table(before, MAX_DRAFT)]))
         if over_tasks(before) >= over_tasks(found):
             click.echo(f"{output} stays; the new head is in {candidate}")
@@ -146,9 +158,9 @@ def _free(output: Path) -> Path:
     return next(path for n in numbers if not (path := output.with_name(f"{output.name}.replaced-{n}")).exists())
 
 
-def _judge(head: Path, model: Model, judged: Sequence[Example]) -> dict[str, SpeculationStats]:
+def _judge(head: Path, model: Model, engine: Engine, judged: Sequence[Example]) -> dict[str, SpeculationStats]:
     from workers.eagle3.evaluation import acceptance
 
-    draft, engine = Draft(drafter="eagle3", path=str(head)), Engine(device="cpu")
+    draft = Draft(drafter="eagle3", path=str(head))
     threads = len(os.sched_getaffinity(0))
     return acceptance(model, draft, engine, judged, k=MAX_DRAFT, max_tokens=128, threads=threads)

@@ -57,7 +57,7 @@ def create_engine(
     info = EngineInfo(
         name="torch",
         version=version("draftfleet"),
-        device=_device(engine).type,
+        device=device_of(engine).type,
         dtype=model.dtype,
         model=model.path,
         weights_sha256=weights_sha256(folder),
@@ -85,7 +85,7 @@ def create_core(
     """The engine without its thread, warm, and the folder of its model."""
     folder = resolve(model.path)
     arch = read_architecture(folder)
-    device = _device(engine)
+    device = device_of(engine)
     max_length = max_length_of(model, arch)
     head_config = head_config_of(draft, arch)
     draft_model = draft_model_of(draft, folder, arch)
@@ -162,7 +162,12 @@ def eos_ids(folder: Path) -> frozenset[int]:
     return frozenset()
 
 
-def _device(engine: EngineSection) -> torch.device:
+def device_of(engine: EngineSection) -> torch.device:
+    """Where an engine runs.
+
+    Raises:
+        ConfigError: the job wants CUDA and there is none.
+    """
     has_cuda = torch.cuda.is_available()
     if engine.device == "cuda" and not has_cuda:
         raise ConfigError("engine.device is cuda and torch finds no CUDA device; set it to auto or cpu")

@@ -2,9 +2,10 @@
 
     python benchmarks/draft_head/prompts.py OUT_DIR [--train 14000] [--held-out 200] [--seed 0]
 
-Writes OUT_DIR/train.jsonl and OUT_DIR/held_out.jsonl, the same for the same arguments: rows with `id`, `task` and
-`prompt`, a fifth of each of the demo's five tasks, no prompt twice and none from the demo itself. What the prompts
-are made of is split by name (catalog.py), so that no held-out topic, passage, word or wording occurs in training.
+Writes OUT_DIR/train.jsonl and OUT_DIR/held_out.jsonl, the same for the same arguments: rows with `id`, `task`, `prompt`
+and `temperature`, a fifth of each of the demo's five tasks, no prompt twice and none from the demo itself. What the
+prompts are made of is split by name (catalog.py), so that no held-out topic, passage, word or wording occurs in
+training.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import templates
 from catalog import Catalog, check_disjoint, read_catalogs
@@ -27,6 +29,8 @@ DEMO_COLUMNS = ("request", "question", "document", "topic")
 SLOT = re.compile(r"\{([A-Za-z_]+?)(\d?)\}")
 IN_VAIN = 300
 """So many prompts in a row that exist already: the template is used up."""
+SAMPLED_SHARE, TEMPERATURE = 0.4, 0.8
+"""Of the training rows, those whose answers are sampled: a head also has to know what greedy decoding never writes."""
 FRAME_SHARE = 0.3
 """Of passages, those with drawn names; more would make texts too much alike, fewer repeat the fixed ones too often."""
 
@@ -167,19 +171,22 @@ def prompts_of(
 
 def rows_of(
     part: str, count: int, wordings: dict[str, tuple[str, ...]], catalog: Catalog, seed: int, taken: set[str]
-) -> list[dict[str, str]]:
+) -> list[dict[str, Any]]:
     """A fifth per task, the first tasks one more where it does not come out even; shuffled."""
     rows = []
+    draw = random.Random(f"{seed} {part} temperature")  # held-out rows are all greedy: they are compared
     for place, (task, texts) in enumerate(wordings.items()):
         share = count // len(wordings) + (place < count % len(wordings))
         rng = random.Random(f"{seed} {part} {task}")
         for number, prompt in enumerate(prompts_of(task, share, texts, catalog, rng, taken), 1):
-            rows.append({"id": f"{part}-{task}-{number:05}", "task": task, "prompt": prompt})
+            temperature = TEMPERATURE if part == "train" and draw.random() < SAMPLED_SHARE else 0.0
+            row = {"id": f"{part}-{task}-{number:05}", "task": task, "prompt": prompt, "temperature": temperature}
+            rows.append(row)
     random.Random(f"{seed} {part}").shuffle(rows)
     return rows
 
 
-def check_no_demo(rows: Sequence[dict[str, str]]) -> None:
+def check_no_demo(rows: Sequence[dict[str, Any]]) -> None:
     """The demo measures the head, so nothing of it may be trained on.
 
     Raises:
@@ -193,7 +200,7 @@ def check_no_demo(rows: Sequence[dict[str, str]]) -> None:
             raise ValueError(f"{row['id']} is a prompt of {DEMO.name}: {hit!r}")
 
 
-def write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """As JSON lines."""
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     print(f"{path}: {len(rows)} prompts")

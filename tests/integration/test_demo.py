@@ -99,3 +99,12 @@ def test_a_preview_shows_rows_of_every_task_and_keeps_nothing(workplace: Workpla
         first = next(row["id"] for row in ROWS if row["task"] == task)
         assert f"── {task} · {first}#0 ─" in out
     assert list(workplace.folder.iterdir()) == []
+
+
+def test_a_preview_can_be_traced(workplace: Workplace, tiny_model: Path) -> None:
+    """The engine has a thread of its own, which the trace must show."""
+    settings = (f"--set=model.path={tiny_model}", "--set=model.dtype=float32")
+    out = workplace.run("preview", str(DEMO), "-n", "1", "--profile", "trace.json", *settings)
+    assert "trace: trace.json" in out
+    events = json.loads((workplace.folder / "trace.json").read_text())["traceEvents"]
+    assert {"draft", "verify", "sample", "aten::linear"} <= {event["name"] for event in events}

@@ -32,6 +32,9 @@ def test_a_runs_answers_train_the_head_of_the_next(
     tensors = json.loads((workplace.folder / "head" / "provenance.json").read_text())
     assert tensors["runs"] == ["tiny-1"]
     assert tensors["draft_vocab_coverage"] > 0.5
+    assert tensors["versions"]["torch"]
+    assert tensors["evaluation"]["tokens_per_round_over_tasks"] >= 1
+    assert (workplace.folder / "head" / "training.svg").read_text().startswith("<?xml")
 
     again = workplace.run("train-draft", "job.yaml", "-o", "head", *SETTINGS)  # the same head, so the old one stays
     assert "head stays" in again

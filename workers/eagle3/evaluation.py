@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
 from workers.contract import Finished, Request, SpeculationStats
@@ -48,10 +49,23 @@ def table(found: Mapping[str, SpeculationStats], k: int) -> list[str]:
     """Lines for a person."""
     lines = [f"  {'task':<12} tokens per round   accepted by position"]
     for task, each in found.items():
-        pairs = zip(each.accepted_by_pos[:k], each.tried_by_pos[:k], strict=True)
-        rates = " ".join(f"{accepted / max(tried, 1):4.0%}" for accepted, tried in pairs)
+        rates = " ".join(f"{rate:4.0%}" for rate in _rates(each, k))
         lines.append(f"  {task:<12} {_mean(each):>16.2f}   {rates}")
     return [*lines, f"  {'all, averaged':<12} {over_tasks(found):>15.2f}"]
+
+
+def figures(found: Mapping[str, SpeculationStats], k: int) -> dict[str, Any]:
+    """The same for a file."""
+    tasks = {
+        task: {"tokens_per_round": _mean(each), "rates_by_position": _rates(each, k)} for task, each in found.items()
+    }
+    return {"k": k, "tasks": tasks, "tokens_per_round_over_tasks": over_tasks(found)}
+
+
+def _rates(stats: SpeculationStats, k: int) -> list[float]:
+    """How often each draft position was accepted, of the times that it was tried."""
+    pairs = zip(stats.accepted_by_pos[:k], stats.tried_by_pos[:k], strict=True)
+    return [accepted / max(tried, 1) for accepted, tried in pairs]
 
 
 def is_head(folder: Path) -> bool:

@@ -37,6 +37,12 @@ def publish(
     write_json(folder / PROVENANCE, provenance)
 
 
+def add_to_provenance(folder: Path, facts: Mapping[str, Any]) -> None:
+    """What is known of a published head only later."""
+    path = folder / PROVENANCE
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | dict(facts))
+
+
 def config_of(config: HeadConfig, target: Architecture, dtype: torch.dtype) -> dict[str, Any]:
     """In EAGLE's own fields; the captured layers only where they are not the default, since publishers count them
     differently."""

@@ -68,7 +68,7 @@ class Trainer:
         self.trainee = trainee
         self.step = 0
         self._lessons = lessons
-        self._vocabulary = vocabulary
+        self._vocabulary = vocabulary.to(embedding.device)
         self._embedding, self._lm_head = embedding, lm_head
         self._recipe = recipe
         self._batches = batches(lengths, recipe.batch_tokens)

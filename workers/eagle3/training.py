@@ -17,6 +17,7 @@ from configs.errors import UsageError
 from configs.job import Model
 from workers.architecture import Architecture, read_architecture
 from workers.checkpoint import Checkpoint
+from workers.eagle3.curves import plot
 from workers.eagle3.examples import Example
 from workers.eagle3.head_config import HeadConfig, default_capture
 from workers.eagle3.lesson_store import LessonStore
@@ -32,6 +33,7 @@ from workers.models import resolve, weights_sha256
 CHECKPOINT = "training.pt"
 LESSONS = "lessons"
 HISTORY = "history.jsonl"
+CURVES = "training.svg"
 _SAVE_S = 120.0
 """Between checkpoints: at most so much training is lost."""
 _STD = 0.03
@@ -57,6 +59,7 @@ class HeadTraining:
     folder: Path
     recipe: Recipe
     draft_vocab_size: int
+    device: torch.device
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def run(self, out: Path, on_progress: Callable[[Progress], None]) -> None:
@@ -83,6 +86,7 @@ class HeadTraining:
             "draft_vocab_coverage": vocabulary.coverage(answers),
         }
         publish(out, config, trainer.trainee.state_dict(), vocabulary, arch, provenance=self.provenance | told)
+        plot(read_history(self.folder / HISTORY), out / CURVES)
 
     def _claim(self, arch: Architecture, weights: str) -> None:
         """Make the folder this training's, or see that it is."""
@@ -105,7 +109,7 @@ class HeadTraining:
             )
 
     def _target(self, source: Path, arch: Architecture, config: HeadConfig) -> tuple[Llama, Tensor]:
-        checkpoint = Checkpoint(source, dtype=dtype_of(self.model), device=torch.device("cpu"))
+        checkpoint = Checkpoint(source, dtype=dtype_of(self.model), device=self.device)
         longest = max(len(example.token_ids) for example in self.examples)
         target = Llama(arch, checkpoint, max_positions=longest, capture=config.capture)
         return target, target.embedding if arch.tied_embeddings else checkpoint.tensor("lm_head.weight")
@@ -122,8 +126,9 @@ class HeadTraining:
         torch.manual_seed(self.recipe.seed)
         longest = max(lessons.lengths) + self.recipe.ttt_steps
         precise = torch.float64 if target.dtype == torch.float64 else torch.float32
-        trainee = Trainee(config, arch.hidden_size, longest).to(precise)
-        initialize(trainee, target.norm, lm_head[vocabulary.target_ids])
+        with self.device:
+            trainee = Trainee(config, arch.hidden_size, longest).to(precise)
+        initialize(trainee, target.norm, lm_head[vocabulary.target_ids.to(self.device)])
         trainer = Trainer(
             trainee,
             lessons,
@@ -139,6 +144,7 @@ class HeadTraining:
 
     def _train(self, trainer: Trainer, on_progress: Callable[[Progress], None]) -> None:
         saved_at = time.monotonic()
+        forget_after(self.folder / HISTORY, trainer.step)
         with (self.folder / HISTORY).open("a", encoding="utf-8") as history:
             for report in trainer.run():
                 history.write(json.dumps(asdict(report)) + "\n")
@@ -148,6 +154,18 @@ class HeadTraining:
                     history.flush()
                     saved_at = time.monotonic()
         trainer.save(self.folder / CHECKPOINT)
+
+
+def read_history(path: Path) -> list[StepReport]:
+    """The steps of a training, in order."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [StepReport(**{**step, "hit_rates": tuple(step["hit_rates"])}) for step in map(json.loads, lines)]
+
+
+def forget_after(path: Path, step: int) -> None:
+    """A training that was ended goes on from its last checkpoint: steps beyond that come again."""
+    kept = [json.dumps(asdict(report)) + "\n" for report in read_history(path) if report.step <= step]
+    path.write_text("".join(kept), encoding="utf-8")
 
 
 def head_config(arch: Architecture, draft_vocab_size: int) -> HeadConfig:

@@ -32,6 +32,10 @@ class DraftVocabulary:
         ranked = sorted(range(vocab_size), key=lambda token: (-counts[token], token))
         return cls(torch.tensor(sorted(ranked[:size])), vocab_size)
 
+    def to(self, device: torch.device) -> DraftVocabulary:
+        """The same on another device."""
+        return DraftVocabulary(self.target_ids.to(device), self.vocab_size)
+
     @property
     def d2t(self) -> Tensor:
         """[draft vocab] target id - draft id, as heads are published."""

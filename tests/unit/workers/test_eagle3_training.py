@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from torch import Tensor
 
 from workers.architecture import read_architecture
 from workers.checkpoint import Checkpoint
+from workers.eagle3.curves import plot
 from workers.eagle3.examples import Example, Lesson, LessonBatch, batches
 from workers.eagle3.head_config import HeadConfig
 from workers.eagle3.teacher import Teacher
 from workers.eagle3.trainee import Trainee
-from workers.eagle3.trainer import Recipe, Trainer
+from workers.eagle3.trainer import Recipe, StepReport, Trainer
+from workers.eagle3.training import forget_after, read_history
 from workers.eagle3.vocabulary import DraftVocabulary
 from workers.llama import Llama
 
@@ -165,3 +169,23 @@ def test_a_resumed_training_makes_the_same_head(course: Course, tmp_path: Path) 
     assert losses == expected
     for name, weight in whole.trainee.state_dict().items():
         assert torch.equal(weight, resumed.trainee.state_dict()[name]), name
+
+
+def test_steps_beyond_a_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    forget_after(path, 5)
+    assert read_history(path) == []
+    reports = [StepReport(step, 9, 1.0 / step, (0.25, 0.5)) for step in range(1, 8)]
+    path.write_text("".join(json.dumps(asdict(report)) + "\n" for report in reports), encoding="utf-8")
+    forget_after(path, 5)
+    assert read_history(path) == reports[:5]
+
+
+def test_a_training_is_drawn(tmp_path: Path) -> None:
+    reports = [StepReport(step, 1000, 5.0 / step, (0.5, 0.25, 0.1)) for step in range(1, 1001)]
+    plot(reports, tmp_path / "curves.svg")
+    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<?xml")
+    assert drawn.count('id="line2d_') > 4  # axes have some of their own
+    plot([], tmp_path / "nothing.svg")
+    assert not (tmp_path / "nothing.svg").exists()
