@@ -34,7 +34,7 @@ from transformers import AutoTokenizer
 
 from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
 from workers.contract import Finished, Request, Round, SpeculationStats
-from workers.eagle3.evaluation import over_tasks
+from workers.distillation.evaluation import over_tasks
 from workers.factory import create_core
 from workers.models import resolve
 from workers.torch_engine import TorchEngine

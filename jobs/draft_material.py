@@ -1,4 +1,4 @@
-"""What a draft head is trained on, and what it is judged by."""
+"""What a drafter is trained on, and what it is judged by."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from configs.errors import UsageError
 from pipeline.answers import Answer, answers
 from pipeline.run_state import RunView
-from workers.eagle3.examples import Example
+from workers.distillation.examples import Example
 
 HELD_OUT = 0.03
 JUDGED = 40
-"""Held-out prompts per task that a head is judged by."""
+"""Held-out prompts per task that a drafter is judged by."""
 
 
 @dataclass(slots=True)

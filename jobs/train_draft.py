@@ -1,4 +1,4 @@
-"""`draftfleet train-draft`: an EAGLE-3 head from what the fleet has generated."""
+"""`draftfleet train-draft`: an EAGLE-3 head, or a small model, from what the fleet has generated."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from pipeline.run_state import RunView, open_run
 
 if TYPE_CHECKING:
     from workers.contract import SpeculationStats
-    from workers.eagle3.examples import Example
-    from workers.eagle3.training import Progress
+    from workers.distillation.examples import Example
+    from workers.distillation.training import Progress
 
+Kind = Literal["head", "model"]
 MAX_DRAFT = 4
 _LINE_S = 10.0
 
@@ -31,15 +32,20 @@ _LINE_S = 10.0
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @root_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("draft-head"), show_default=True,
-              help="Folder of the head; a head that is there is replaced if the new one is better.")  # fmt: skip
+              help="Its folder; what is there is replaced if the new one is better.")  # fmt: skip
 @click.option(
     "--work", type=click.Path(path_type=Path), help="Folder for states and checkpoints; default: OUTPUT.work."
 )
 @click.option("--held-out", metavar="RUN", help="A run whose prompts judge the head; default: 3 % of RUN's.")
-@click.option("--draft-vocab", type=click.IntRange(1), default=8192, show_default=True, help="Tokens it can propose.")
+@click.option("--kind", type=click.Choice(["head", "model"]), default="head", show_default=True,
+              help="An EAGLE-3 head, or a model of fewer layers.")  # fmt: skip
+@click.option("--layers", type=click.IntRange(1), default=4, show_default=True, help="Of a model.")
+@click.option(
+    "--draft-vocab", type=click.IntRange(1), default=8192, show_default=True, help="Tokens that a head can propose."
+)
 @click.option("--epochs", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
 @click.option(
-    "--ttt-steps", type=click.IntRange(1, 8), default=3, show_default=True, help="Drafts ahead it learns to go."
+    "--ttt-steps", type=click.IntRange(1, 8), default=3, show_default=True, help="Drafts ahead a head learns to go."
 )
 @click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=1.5e-3, show_default=True)
 @click.option("--batch-tokens", type=click.IntRange(16), default=1400, show_default=True, help="Tokens of one step.")
@@ -51,6 +57,8 @@ def command(
     output: Path,
     work: Path | None,
     held_out: str | None,
+    kind: Kind,
+    layers: int,
     draft_vocab: int,
     epochs: float,
     ttt_steps: int,
@@ -59,16 +67,18 @@ def command(
     device: Literal["auto", "cpu", "cuda"],
     seed: int,
 ) -> int:
-    """Train a draft head on the answers of finished runs, each an id, a folder, an s3:// URL or a job file.
+    """Train a draft head or model on the answers of finished runs, each an id, a folder, an s3:// URL or a job file.
 
     The runs' jobs need sink.token_ids. Called again, it goes on where it was ended.
     """
     import torch
 
     from jobs.draft_material import Material
-    from workers.eagle3.trainer import Recipe
-    from workers.eagle3.training import HeadTraining
+    from workers.distillation.trainer import Recipe
+    from workers.distillation.training import Training
+    from workers.eagle3.pupil import HeadKind
     from workers.factory import device_of
+    from workers.small_model import SmallModelKind
 
     engine = Engine(device=device)
     views = [open_run(find_run(run, root).store) for run in runs]
@@ -77,7 +87,8 @@ def command(
     material = Material.of(views, judges)
     click.echo(material.told())
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    training = HeadTraining(
+    training = Training(
+        kind=HeadKind(draft_vocab, ttt_steps) if kind == "head" else SmallModelKind(layers),
         model=model,
         examples=material.train,
         folder=work or output.with_name(output.name + ".work"),
@@ -85,12 +96,11 @@ def command(
             epochs=epochs,
             learning_rate=learning_rate,
             batch_tokens=batch_tokens,
-            ttt_steps=ttt_steps,
             seed=seed,
         ),
-        draft_vocab_size=draft_vocab,
         device=device_of(engine),
         provenance={
+            "kind": kind,
             "runs": [view.plan.run for view in views],
             "target": model.path,
             "git_commit": git_commit(),
@@ -100,7 +110,7 @@ def command(
     )
     candidate = output.with_name(output.name + ".new")
     training.run(candidate, Line().show)
-    return _settle(candidate, output, model, engine, material.judged())
+    return _settle(candidate, output, kind, model, engine, material.judged())
 
 
 def _one_model(views: Sequence[RunView]) -> Model:
@@ -130,25 +140,26 @@ class Line:
         click.echo(f"{text} · {now - self._started:.0f} s", file=sys.stderr)
 
 
-def _settle(candidate: Path, output: Path, model: Model, engine: Engine, judged: Sequence[Example]) -> int:
-    """Judge the new head, and the one that it would replace; the better one stays."""
-    from workers.eagle3.evaluation import figures, is_head, over_tasks, table
-    from workers.eagle3.publish import add_to_provenance
+def _settle(candidate: Path, output: Path, kind: Kind, model: Model, engine: Engine, judged: Sequence[Example]) -> int:
+    """Judge the new one, and the one that it would replace; the better one stays."""
+    from workers.distillation.evaluation import figures, is_published, over_tasks, table
+    from workers.distillation.provenance import add_to_provenance
 
-    found = _judge(candidate, model, engine, judged)
+    found = _judge(candidate, kind, model, engine, judged)
     add_to_provenance(candidate, {"evaluation": {**figures(found, MAX_DRAFT), "prompts": len(judged)}})
     click.echo(
         "\n".join([f"{candidate}, on prompts it has not seen, greedy, K = {MAX_DRAFT}:", *table(found, MAX_DRAFT)])
     )
-    if is_head(output):
-        before = _judge(output, model, engine, judged)
+    if is_published(output):
+        before = _judge(output, kind, model, engine, judged)
         click.echo("\n".join([f"{output}, on the same:", *table(before, MAX_DRAFT)]))
         if over_tasks(before) >= over_tasks(found):
-            click.echo(f"{output} stays; the new head is in {candidate}")
+            click.echo(f"{output} stays; the new {kind} is in {candidate}")
             return 0
         output.rename(_free(output))
     candidate.rename(output)
-    click.echo(f"{output} is the head now; use it with --set draft.drafter=eagle3 --set draft.path={output}")
+    use = "draft.drafter=eagle3 --set draft.path" if kind == "head" else "draft.drafter=model --set draft.model"
+    click.echo(f"{output} is the {kind} now; use it with --set {use}={output.resolve()}")
     return 0
 
 
@@ -158,9 +169,12 @@ def _free(output: Path) -> Path:
     return next(path for n in numbers if not (path := output.with_name(f"{output.name}.replaced-{n}")).exists())
 
 
-def _judge(head: Path, model: Model, engine: Engine, judged: Sequence[Example]) -> dict[str, SpeculationStats]:
-    from workers.eagle3.evaluation import acceptance
+def _judge(
+    drafter: Path, kind: Kind, model: Model, engine: Engine, judged: Sequence[Example]
+) -> dict[str, SpeculationStats]:
+    from workers.distillation.evaluation import acceptance
 
-    draft = Draft(drafter="eagle3", path=str(head))
+    found = str(drafter.resolve())
+    draft = Draft(drafter="eagle3", path=found) if kind == "head" else Draft(drafter="model", model=found)
     threads = len(os.sched_getaffinity(0))
     return acceptance(model, draft, engine, judged, k=MAX_DRAFT, max_tokens=128, threads=threads)

@@ -48,6 +48,24 @@ def test_a_runs_answers_train_the_head_of_the_next(
     assert all(each["speculation"]["num_draft_tokens"] > 0 for each in drafted.values())
 
 
+def test_a_runs_answers_train_a_small_model(
+    workplace: Workplace, tiny_job: Callable[..., Path], tiny_model: Path
+) -> None:
+    tiny_job(
+        [{"id": f"row-{n}", "prompt": f"Say something about the number {n}."} for n in range(60)],
+        model={"path": str(tiny_model), "dtype": "float64"},
+        tasks={"default": {"sampling": {"max_tokens": 16, "ignore_eos": True}}},
+        sink={"path": "output", "token_ids": True},
+    )
+    workplace.run("run", "job.yaml")
+    out = workplace.run("train-draft", "job.yaml", "--kind", "model", "--layers", "1", "-o", "small", "--epochs", "1")
+    assert f"use it with --set draft.drafter=model --set draft.model={workplace.folder / 'small'}" in out
+    workplace.run("run", "job.yaml", "--new-run", "--set", "draft.drafter=model", "--set", "draft.model=./small")
+    plain, drafted = (rows_of(workplace.folder / "output" / f"tiny-{n}" / "data") for n in (1, 2))
+    assert {row: each["text"] for row, each in drafted.items()} == {row: each["text"] for row, each in plain.items()}
+    assert {each["speculation"]["drafter"] for each in drafted.values()} == {"model"}
+
+
 def test_a_run_without_tokens_is_told_what_to_set(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
     tiny_job([{"id": "row", "prompt": "Say something."}])
     workplace.run("run", "job.yaml")

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workers.eagle3.examples import LessonBatch
+from workers.distillation.examples import LessonBatch
+from workers.distillation.judgement import Judgement
 from workers.eagle3.trainee import Trainee
 from workers.eagle3.vocabulary import DraftVocabulary
 
 STEP_WEIGHT = 0.8
 """Each further step counts so much of the one before: it is reached only if that one was accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Sums over a batch, by step."""
-
-    loss: Tensor
-    """Scalar: Σ 0.8^j · mean cross-entropy of step j, over the draft vocabulary."""
-    hits: Tensor
-    """[steps] how often the head's likeliest token was the target's."""
-    counted: Tensor
-    """[steps] of how many, tokens that it cannot propose included."""
 
 
 def judge(
@@ -39,8 +26,8 @@ def judge(
 ) -> Judgement:
     """Unroll the head over a batch. `embedding`, `lm_head` [vocab, H]: the target's.
 
-    The loss is the cross-entropy to the target's distribution over the draft vocabulary, where the target's likeliest
-    token is in it; the others have no distribution that the head could learn.
+    The loss is Σ 0.8^j · the mean cross-entropy of step j to the target's distribution over the draft vocabulary, where
+    the target's likeliest token is in it; the others have no distribution that the head could learn.
     """
     embedded = F.embedding(batch.token_ids[:, 1:], embedding).to(batch.taps.dtype)
     places = vocabulary.places(batch.choices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workers.architecture import Architecture
+from workers.distillation.provenance import write_json
 from workers.eagle3.head_config import HeadConfig, default_capture
 from workers.eagle3.vocabulary import DraftVocabulary
-
-PROVENANCE = "provenance.json"
 
 
 def publish(
@@ -25,22 +23,13 @@ def publish(
     vocabulary: DraftVocabulary,
     target: Architecture,
     *,
-    provenance: Mapping[str, Any],
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """`weights` under EAGLE's names, as `Trainee.state_dict()` has them. `provenance`: what it was made of."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """`weights` under EAGLE's names, as `Trainee.state_dict()` has them."""
     tensors = {name: weight.detach().to(dtype).contiguous() for name, weight in weights.items()}
     # t2d is not read by us, but SGLang and TensorRT-LLM expect it.
     save_file(tensors | {"d2t": vocabulary.d2t, "t2d": vocabulary.t2d}, folder / "model.safetensors")
     write_json(folder / "config.json", config_of(config, target, dtype))
-    write_json(folder / PROVENANCE, provenance)
-
-
-def add_to_provenance(folder: Path, facts: Mapping[str, Any]) -> None:
-    """What is known of a published head only later."""
-    path = folder / PROVENANCE
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | dict(facts))
 
 
 def config_of(config: HeadConfig, target: Architecture, dtype: torch.dtype) -> dict[str, Any]:
@@ -70,7 +59,3 @@ def config_of(config: HeadConfig, target: Architecture, dtype: torch.dtype) -> d
     if config.norm_before_residual:
         found["norm_before_residual"] = True
     return found
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

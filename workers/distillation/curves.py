@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from workers.eagle3.trainer import StepReport
+from workers.distillation.trainer import StepReport
 
 _POINTS = 200
 """On a curve; each is the mean of the steps around it, which single batches make jump."""

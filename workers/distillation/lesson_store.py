@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from workers.eagle3.examples import Example, Lesson
-from workers.eagle3.teacher import Teacher
+from workers.distillation.examples import Example, Lesson
+from workers.distillation.teacher import Teacher
 
 _CHUNK = 256
 """Examples per file, some 50,000 tokens."""

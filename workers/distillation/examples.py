@@ -1,4 +1,4 @@
-"""What a head learns from: sequences of the target's own making, and its states at each of their tokens."""
+"""What a pupil learns from: sequences of the target's own making, and its states at each of their tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lesson:
     """[n]"""
     num_prompt: int
     taps: Tensor
-    """[n, 3H] the captured hidden states."""
+    """[n, layers captured · H] the captured hidden states."""
     last: Tensor
     """[n, H] hidden states after the last norm, of which the target's logits are a product."""
     choices: Tensor
@@ -47,13 +47,13 @@ class LessonBatch:
     token_ids: Tensor
     """[B, S + 1]"""
     taps: Tensor
-    """[B, S, 3H] at the anchors."""
+    """[B, S, layers captured · H] at the anchors."""
     last: Tensor
     """[B, S + 1, H]"""
     choices: Tensor
     """[B, S + 1]"""
     counts: Tensor
-    """[B, S + 1] whether the token after this position is one of the answer: what the head is judged by."""
+    """[B, S + 1] whether the token after this position is one of the answer: what the pupil is judged by."""
 
     @classmethod
     def of(cls, lessons: Sequence[Lesson]) -> LessonBatch:

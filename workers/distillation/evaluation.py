@@ -1,4 +1,4 @@
-"""How good a head is: acceptance in the real engine on prompts that it has not seen, by task and draft position."""
+"""How good a drafter is: acceptance in the real engine on prompts that it has not seen, by task and draft position."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
 from workers.contract import Finished, Request, SpeculationStats
-from workers.eagle3.examples import Example
+from workers.distillation.examples import Example
 from workers.factory import create_core
 
 
@@ -68,6 +68,6 @@ def _rates(stats: SpeculationStats, k: int) -> list[float]:
     return [accepted / max(tried, 1) for accepted, tried in pairs]
 
 
-def is_head(folder: Path) -> bool:
-    """Whether a head was published there."""
+def is_published(folder: Path) -> bool:
+    """Whether a head or a model was published there."""
     return (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()

@@ -1,4 +1,5 @@
-"""The head that is trained is the head that drafts; it learns what it is shown, and goes on to the bit when resumed."""
+"""The head that is trained is the head that drafts; head and small model learn what they are shown, and go on to the
+bit when resumed."""
 
 from __future__ import annotations
 
@@ -15,17 +16,23 @@ from tiny_head import head_tensors
 from tiny_llama import VOCAB, random_prompt, save_tiny_llama
 from torch import Tensor
 
+from configs.errors import UsageError
+from configs.job import Draft
 from workers.architecture import read_architecture
 from workers.checkpoint import Checkpoint
-from workers.eagle3.curves import plot
-from workers.eagle3.examples import Example, Lesson, LessonBatch, batches
+from workers.distillation.curves import plot
+from workers.distillation.examples import Example, Lesson, LessonBatch, batches
+from workers.distillation.pupil import Pupil, Target
+from workers.distillation.teacher import Teacher
+from workers.distillation.trainer import Recipe, StepReport, Trainer
+from workers.distillation.training import forget_after, read_history
+from workers.draft_model import draft_model_of
 from workers.eagle3.head_config import HeadConfig
-from workers.eagle3.teacher import Teacher
+from workers.eagle3.pupil import HeadPupil
 from workers.eagle3.trainee import Trainee
-from workers.eagle3.trainer import Recipe, StepReport, Trainer
-from workers.eagle3.training import forget_after, read_history
 from workers.eagle3.vocabulary import DraftVocabulary
 from workers.llama import Llama
+from workers.small_model import SmallModelKind, spread
 
 STEPS = 4
 CONFIG = HeadConfig(HEADS, KV_HEADS, 8, 48, 1e-5, 500.0, DRAFT_VOCAB, (2, 3, 3), norm_before_residual=False)
@@ -106,7 +113,7 @@ def test_batches_hold_everything_once_and_keep_to_the_limit() -> None:
 class Course:
     """Lessons in which the next token follows from the one before, so that there is something to learn."""
 
-    def __init__(self, target: Llama) -> None:
+    def __init__(self, target: Llama, folder: Path) -> None:
         rng = random.Random(3)
         follower = {token: rng.randrange(1, 40) for token in range(len(VOCAB))}
         examples = []
@@ -119,7 +126,13 @@ class Course:
             [example.token_ids for example in examples], DRAFT_VOCAB, len(VOCAB)
         )
         self.lessons = [self.sure(lesson, target.embedding) for lesson in lessons_of(target, examples)]
-        self.target = target
+        self.target = Target(folder, target.arch, target.embedding, target.norm, target.embedding)
+
+    def head(self) -> Pupil:
+        return HeadPupil(Trainee(CONFIG, 32, 128).double(), self.target, self.vocabulary, 3, 1.0)
+
+    def small_model(self) -> Pupil:
+        return SmallModelKind(2).begin(self.target, [], 128)
 
     @staticmethod
     def sure(lesson: Lesson, lm_head: Tensor) -> Lesson:
@@ -127,48 +140,64 @@ class Course:
         following = torch.cat([lesson.token_ids[1:], lesson.token_ids[-1:]])
         return Lesson(lesson.token_ids, lesson.num_prompt, lesson.taps, 3 * lm_head[following], following)
 
-    def trainer(self, **recipe: Any) -> Trainer:
+    def trainer(self, kind: str, **recipe: Any) -> Trainer:
         torch.manual_seed(0)
-        trainee = Trainee(CONFIG, 32, 128).double()
         settings = Recipe(**({"epochs": 12, "batch_tokens": 200, "learning_rate": 1e-2} | recipe))
-        return Trainer(
-            trainee,
-            self.lessons,
-            [len(lesson) for lesson in self.lessons],
-            self.vocabulary,
-            embedding=self.target.embedding,
-            lm_head=self.target.embedding,
-            recipe=settings,
-        )
+        lengths = [len(lesson) for lesson in self.lessons]
+        pupil = self.head() if kind == "head" else self.small_model()
+        return Trainer(pupil, self.lessons, lengths, settings, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
-def course(target: Llama) -> Course:
-    return Course(target)
+def course(target: Llama, folder: Path) -> Course:
+    return Course(target, folder)
 
 
-def test_training_learns(course: Course) -> None:
-    reports = list(course.trainer().run())
+@pytest.mark.parametrize("kind", ["head", "model"])
+def test_training_learns(course: Course, kind: str) -> None:
+    reports = list(course.trainer(kind).run())
     first, last = reports[:5], reports[-5:]
     assert sum(report.loss for report in last) < 0.7 * sum(report.loss for report in first)
     assert sum(report.hit_rates[0] for report in last) / 5 > 0.8
-    assert sum(report.hit_rates[2] for report in last) / 5 > 0.6
+    assert sum(report.hit_rates[-1] for report in last) / 5 > 0.6
     assert sum(report.hit_rates[0] for report in first) / 5 < 0.4
 
 
-def test_a_resumed_training_makes_the_same_head(course: Course, tmp_path: Path) -> None:
-    whole = course.trainer(epochs=3)
+@pytest.mark.parametrize("kind", ["head", "model"])
+def test_a_resumed_training_makes_the_same_weights(course: Course, tmp_path: Path, kind: str) -> None:
+    whole = course.trainer(kind, epochs=3)
     expected = [report.loss for report in whole.run()]
-    begun = course.trainer(epochs=3)
+    begun = course.trainer(kind, epochs=3)
     half = len(expected) // 2
     losses = [report.loss for report in begun.run(until=lambda: begun.step == half)]
     begun.save(tmp_path / "checkpoint.pt")
-    resumed = course.trainer(epochs=3)
+    resumed = course.trainer(kind, epochs=3)
     resumed.load(tmp_path / "checkpoint.pt")
     losses += [report.loss for report in resumed.run()]
     assert losses == expected
-    for name, weight in whole.trainee.state_dict().items():
-        assert torch.equal(weight, resumed.trainee.state_dict()[name]), name
+    for name, weight in whole.pupil.module.state_dict().items():
+        assert torch.equal(weight, resumed.pupil.module.state_dict()[name]), name
+
+
+def test_a_small_model_begins_as_some_layers_of_its_target(course: Course, target: Llama, tmp_path: Path) -> None:
+    pupil = course.small_model()
+    assert spread(4, 30) == [0, 10, 19, 29]
+    told = pupil.publish(tmp_path)
+    assert told == {"target_layers": [0, LAYERS - 1]}
+    arch = read_architecture(tmp_path)
+    assert (arch.num_layers, arch.hidden_size, arch.vocab_size) == (2, 32, len(VOCAB))
+    weights = [
+        Checkpoint(each, dtype=torch.float64, device=torch.device("cpu")) for each in (course.target.folder, tmp_path)
+    ]
+    name = "mlp.up_proj.weight"
+    theirs, ours = (
+        each.tensor(f"model.layers.{layer}.{name}") for each, layer in zip(weights, (LAYERS - 1, 1), strict=True)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=2**-8, atol=0.0)
+    draft = draft_model_of(Draft(drafter="model", model=str(tmp_path)), course.target.folder, target.arch)
+    assert draft is not None
+    with pytest.raises(UsageError, match=f"--layers {LAYERS}: the target has {LAYERS}"):
+        SmallModelKind(LAYERS).begin(course.target, [], 128)
 
 
 def test_steps_beyond_a_checkpoint_are_forgotten(tmp_path: Path) -> None:

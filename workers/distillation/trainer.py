@@ -1,7 +1,7 @@
-"""Training a head: steps over lessons, checkpoints that go on to the bit.
+"""Training a pupil: steps over lessons, checkpoints that go on to the bit.
 
 Everything random follows from (seed, epoch), and a checkpoint holds weights, optimizer and step, so a training that was
-ended and resumed makes the same head as one that was not.
+ended and resumed makes the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from workers.eagle3.examples import Lesson, LessonBatch, batches
-from workers.eagle3.loss import Judgement, judge
-from workers.eagle3.trainee import Trainee
-from workers.eagle3.vocabulary import DraftVocabulary
+from workers.distillation.examples import Lesson, LessonBatch, batches
+from workers.distillation.judgement import Judgement
+from workers.distillation.pupil import Pupil, trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,6 @@ class Recipe:
     warm_up: float = 0.02
     """Share of the steps."""
     batch_tokens: int = 1400
-    ttt_steps: int = 3
-    """How many drafts ahead the head learns to go."""
     gradient_norm: float = 0.5
     """Longer gradients are cut to this."""
     seed: int = 0
@@ -47,33 +43,29 @@ class StepReport:
     num_steps: int
     loss: float
     hit_rates: tuple[float, ...]
-    """By draft position: how often the head's likeliest token was the target's."""
+    """By draft position: how often the pupil's likeliest token was the target's."""
 
 
 class Trainer:
-    """A trainee, its optimizer and how far they are."""
+    """A pupil, its optimizer and how far they are."""
 
     def __init__(
         self,
-        trainee: Trainee,
+        pupil: Pupil,
         lessons: Sequence[Lesson],
         lengths: Sequence[int],
-        vocabulary: DraftVocabulary,
-        *,
-        embedding: Tensor,
-        lm_head: Tensor,
         recipe: Recipe,
+        device: torch.device,
     ) -> None:
-        """`lengths`: tokens of each lesson. `embedding`, `lm_head` [vocab, H]: the target's."""
-        self.trainee = trainee
+        """`lengths`: tokens of each lesson."""
+        self.pupil = pupil
         self.step = 0
         self._lessons = lessons
-        self._vocabulary = vocabulary.to(embedding.device)
-        self._embedding, self._lm_head = embedding, lm_head
         self._recipe = recipe
+        self._device = device
         self._batches = batches(lengths, recipe.batch_tokens)
         self._optimizer = torch.optim.AdamW(
-            trainee.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+            trained(pupil.module), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
 
     @property
@@ -97,7 +89,7 @@ class Trainer:
         judged = self._judge(batch)
         self._optimizer.zero_grad(set_to_none=True)
         judged.loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.trainee.parameters(), self._recipe.gradient_norm)
+        torch.nn.utils.clip_grad_norm_(trained(self.pupil.module), self._recipe.gradient_norm)
         self._optimizer.step()
         self.step += 1
         rates = (judged.hits / judged.counted.clamp(min=1)).tolist()
@@ -105,10 +97,8 @@ class Trainer:
 
     def _judge(self, batch: int) -> Judgement:
         lessons = LessonBatch.of([self._lessons[place] for place in self._batches[batch]])
-        steps, parameter = self._recipe.ttt_steps, next(self.trainee.parameters())
-        lessons = lessons.to(parameter.device)
-        with torch.autocast(parameter.device.type, torch.bfloat16, enabled=lessons.taps.dtype == torch.bfloat16):
-            return judge(self.trainee, lessons, self._vocabulary, self._embedding, self._lm_head, steps=steps)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=lessons.last.dtype == torch.bfloat16):
+            return self.pupil.judge(lessons.to(self._device))
 
     def _learning_rate(self) -> float:
         """Up along a line, then down along a half cosine to a tenth."""
@@ -120,7 +110,11 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """A checkpoint, whole or not there."""
-        state = {"step": self.step, "trainee": self.trainee.state_dict(), "optimizer": self._optimizer.state_dict()}
+        state = {
+            "step": self.step,
+            "weights": self.pupil.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
         unfinished = path.with_suffix(".unfinished")
         torch.save(state, unfinished)
         os.replace(unfinished, path)
@@ -129,5 +123,5 @@ class Trainer:
         """Go on from a checkpoint of the same training."""
         state = torch.load(path, weights_only=True)
         self.step = state["step"]
-        self.trainee.load_state_dict(state["trainee"])
+        self.pupil.module.load_state_dict(state["weights"])
         self._optimizer.load_state_dict(state["optimizer"])
