@@ -23,7 +23,10 @@ def join(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"cluster.address {address}: {error}; correct it, or set it to local") from error
+        raise ConfigError(
+            f"cluster.address {address}: {error}; correct it, or set it to local; a cluster that asks for a token "
+            "wants RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN or ~/.ray/auth_token"
+        ) from error
 
 
 def _refuse_silence(address: str) -> None:
