@@ -15,7 +15,8 @@ from pipeline.store.local import LocalStore
 from workers.models import fetch
 
 DEMO = Path(__file__).parents[2] / "configs" / "jobs" / "demo.yaml"
-LENGTHS = (5, 8, 11)
+LENGTHS = (64, 5, 8, 11, 5, 8, 11, 5, 8, 11)
+"""Output tokens, in turn: every tenth prompt runs as long as the demo lets its answers be."""
 
 
 @pytest.fixture(scope="module")

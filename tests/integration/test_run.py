@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,15 @@ import pytest
 from workplace import Workplace, wait_for
 
 Rows = list[dict[str, Any]]
+
+READ_WITH_RAY = """
+import json, sys
+import ray
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+ray.data.DataContext.get_current().enable_progress_bars = False
+print("ready", flush=True)
+print(json.dumps(sorted(row["row_id"] for row in ray.data.read_parquet(sys.stdin.readline().strip()).take_all())))
+"""
 
 
 def prompts(count: int, **columns: Any) -> Rows:
@@ -64,6 +75,41 @@ def test_every_reader_sees_whole_shards_during_the_run_and_all_of_it_after(
     assert {json.loads(raw)["num_rows"] for raw in footers} <= set(range(1, 120))
     schemas = {pq.read_schema(file).remove_metadata().to_string() for file in data.glob("*.parquet")}
     assert len(schemas) == 1
+
+
+@pytest.mark.slow
+def test_ray_data_reads_the_dataset_during_the_run(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
+    tiny_job(prompts(800), tasks={"default": {"sampling": {"max_tokens": 64, "ignore_eos": True}}})
+    data = workplace.folder / "output" / "tiny-1" / "data"
+    command = [sys.executable, "-c", READ_WITH_RAY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        process = workplace.start("run", "job.yaml")
+        wait_for(lambda: len(list(data.glob("*.parquet"))) >= 3)
+        told, _ = reader.communicate(f"{data}\n", timeout=120)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    seen = json.loads(told.splitlines()[-1])
+    assert 0 < len(seen) == len(set(seen)) < 800
+    assert set(seen) <= set(texts(data))
+
+
+@pytest.mark.slow
+def test_the_text_does_not_depend_on_the_number_of_engines(workplace: Workplace, tiny_job: Callable[..., Path]) -> None:
+    sampling = {"max_tokens": 24, "temperature": 0.8, "n": 2, "ignore_eos": True}
+    job = tiny_job(prompts(40), tasks={"default": {"sampling": sampling}})
+    exact = ("--set", "model.dtype=float64")  # in float32 a batch of another size may round a near-tie the other way
+    outputs = {}
+    for workers in (1, 2):
+        workplace.run("run", str(job), "--run", str(workers), "--set", f"cluster.workers={workers}", *exact)
+        data = workplace.folder / "output" / f"tiny-{workers}" / "data"
+        footers = [json.loads(pq.read_metadata(file).metadata[b"draftfleet.shard"]) for file in data.glob("*.parquet")]
+        assert len({footer["incarnation"] for footer in footers}) == workers
+        outputs[workers] = texts(data)
+    assert len(outputs[1]) == 80
+    assert outputs[1] == outputs[2]
 
 
 @pytest.mark.slow
