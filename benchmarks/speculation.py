@@ -166,7 +166,7 @@ def measure_speed(bench: Bench, arms: Sequence[Arm], repeats: int, found: Found)
         pairs: dict[str, list[tuple[float, float]]] = {}
         stats: dict[str, SpeculationStats] = {}
         for _ in range(repeats):
-            prompts = rng.sample(list(bench.prompts), batch)
+            prompts = rng.choices(bench.prompts, k=batch)
             for arm in arms[1:]:
                 if arm.max_batch < batch:
                     continue
