@@ -59,10 +59,14 @@ def gumbels(token_words: Tensor, row_words_2: Tensor) -> Tensor:
 
 
 def uniforms(token_words: Tensor, row_words_2: Tensor) -> Tensor:
-    """Float64 in (0, 1), never its ends: 52 bits, then half a step. `row_words_2` [..., 2] broadcasts against
-    `token_words` [...]."""
+    """Float64 in (0, 1), never its ends. `row_words_2` [..., 2] broadcasts against `token_words` [...]."""
     high = high_words(token_words, row_words_2[..., 0])
     low = _mix(_mix(token_words ^ row_words_2[..., 1]) + _LOW_SALT)
+    return uniforms_of(high, low)
+
+
+def uniforms_of(high: Tensor, low: Tensor) -> Tensor:
+    """The same from its two words, int32: 52 of their bits, then half a step."""
     steps = (high.to(torch.float64) + 2.0**31) * 2.0**20 + ((low >> 12) & 0xFFFFF).to(torch.float64)
     return (steps + 0.5) * 2.0**-52
 

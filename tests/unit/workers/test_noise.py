@@ -95,6 +95,6 @@ def test_no_winner_lies_below_the_first(margin: float, first: int, second: int, 
 
 def test_the_ends_of_the_range_are_finite() -> None:
     ends = torch.tensor([-(2**31), 2**31 - 1], dtype=torch.int32)
-    uniforms = noise._uniforms(ends, torch.tensor([0, -1], dtype=torch.int32))
+    uniforms = noise.uniforms_of(ends, torch.tensor([0, -1], dtype=torch.int32))
     assert 0 < uniforms[0] < uniforms[1] < 1
     assert noise.first_winner(torch.tensor([-40.0, 36.0], dtype=torch.float64)).tolist() == [-(2**31), 2**31 - 3]
