@@ -297,6 +297,13 @@ class Job(Section):
                 raise ValueError(f"tasks.{name}.draft: {lacks}")
         return self
 
+    def limited(self, limit: int | None) -> Job:
+        """With at most so many rows of its source; as it is if None."""
+        if limit is None:
+            return self
+        fewer = min(limit, self.source.limit or limit)
+        return self.model_copy(update={"source": self.source.model_copy(update={"limit": fewer})})
+
     def task(self, name: str) -> Task | None:
         """The task of a label; `default` exists even if the file does not spell it out."""
         return self.tasks.get(name, Task() if name == "default" else None)

@@ -42,13 +42,13 @@ def command(
 
     Exits with 3 if more rows cannot be used than limits.max_error_rate allows: `run` would refuse to start.
     """
-    loaded = limited(load_job(Path(job), overrides), limit)
+    loaded = load_job(Path(job), overrides).limited(limit)
     refuse_output_over_input(loaded)
     folder = None if dry_run else choose_run(loaded, key, new_run)
     planned = look(folder.store) if folder is not None else None
     if folder is not None and planned is not None:
         refuse_changed_job(loaded, folder, planned)
-    plan = make(loaded, folder)
+    plan = make(loaded, folder) if planned is None else planned.plan
     click.echo("\n".join([*problems(plan), *prompts(plan), *summary(plan)]))
     if folder is None:
         click.echo("dry run: nothing was written")
@@ -62,14 +62,7 @@ def command(
     return 0
 
 
-def limited(job: Job, limit: int | None) -> Job:
-    """The job with the first `limit` rows of its source; as it is if None."""
-    if limit is None:
-        return job
-    return job.model_copy(update={"source": job.source.model_copy(update={"limit": limit})})
-
-
-def make(job: Job, folder: RunFolder | None, limit: int | None = None) -> Plan:
+def make(job: Job, folder: RunFolder | None) -> Plan:
     """Plan a job into a run's folder (None: nowhere), showing how far it is on a terminal."""
     drawn_at = 0.0
 
@@ -81,7 +74,7 @@ def make(job: Job, folder: RunFolder | None, limit: int | None = None) -> Plan:
             sys.stderr.flush()
 
     started = time.monotonic()
-    plan = make_plan(job, Path.cwd(), resolve(job.model.path), folder.store if folder else None, limit, draw)
+    plan = make_plan(job, Path.cwd(), resolve(job.model.path), folder.store if folder else None, draw)
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     click.echo(f"checked {plan.num_rows + plan.num_rejected:,} rows in {duration(time.monotonic() - started)}")

@@ -40,7 +40,7 @@ def command(job: str, overrides: tuple[str, ...], rows_per_task: int, profile: P
     loaded = load_job(Path(job), overrides)
     with tempfile.TemporaryDirectory(prefix="draftfleet-preview-") as scratch:
         store = LocalStore(scratch)
-        plan = make(loaded, RunFolder("preview", store), limit=ROWS_READ)
+        plan = make(loaded.limited(ROWS_READ), RunFolder("preview", store))
         click.echo("\n".join(problems(plan)), nl=bool(plan.problems))
         tables = [rows for rows in first_rows(store, plan, rows_per_task) if rows.num_rows]
         for rows, samples in asyncio.run(_generate(loaded, plan, tables, profile)):

@@ -12,7 +12,7 @@ from configs.load import load_job
 from jobs.driver import EXIT_CODES, drive
 from jobs.machine import refuse_missing_gpu, refuse_unfit_drafters
 from jobs.options import job_argument, set_option, takeover_option
-from jobs.plan import limited, make, problems, summary
+from jobs.plan import make, problems, summary
 from jobs.resume_command import resume_command
 from jobs.run_folder import RunFolder, choose_run
 from jobs.same_job import changed_sources, refuse_changed_job
@@ -43,7 +43,7 @@ def command(
     answers: int,
 ) -> int:
     """Run JOB: check every row, then generate. Run it again to go on where it stopped, or to see the result again."""
-    loaded = limited(load_job(Path(job), overrides), limit)
+    loaded = load_job(Path(job), overrides).limited(limit)
     refuse_output_over_input(loaded)
     return run(loaded, choose_run(loaded, key, new_run), answers, takeover)
 

@@ -193,7 +193,6 @@ def make_plan(
     base_dir: Path,
     model_folder: Path,
     out: Store | None,
-    limit: int | None = None,
     on_progress: OnProgress | None = None,
     *,
     processes: int | None = None,
@@ -201,8 +200,7 @@ def make_plan(
     """Check every row of the job's source and write the plan of a run into `out`, its folder; with None, write nothing.
 
     If `out` holds a plan of the same job already, that one is returned. The same rows and job give the same plan,
-    whatever the number of processes (default: one per core). Relative paths of the source start at `base_dir`; `limit`
-    reads only the first rows, and becomes the job's `source.limit`.
+    whatever the number of processes (default: one per core). Relative paths of the source start at `base_dir`.
 
     Raises:
         SourceError: the input as a whole cannot be used.
@@ -213,7 +211,7 @@ def make_plan(
     # Planning needs a tokenizer and a sort, which those who only read a plan must not pay for.
     from pipeline.planning.planner import plan_job
 
-    return plan_job(job, base_dir, model_folder, out, limit, on_progress, processes)
+    return plan_job(job, base_dir, model_folder, out, on_progress, processes)
 
 
 def current_fingerprint(

@@ -38,4 +38,8 @@ def draft_model_of(draft: Draft, target_folder: Path, target: Architecture) -> t
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:
-    return dict(Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab())
+    path = folder / "tokenizer.json"
+    try:
+        return dict(Tokenizer.from_file(str(path)).get_vocab())
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ConfigError(f"{path} cannot be read ({error}); copy the model's tokenizer there") from None

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.acceptance import Law, Tree
 from workers.batch import Segment, build_batch
-from workers.choose_drafts import choose_drafts
+from workers.chains import grow_chains
 from workers.drafter import Ask, Draft, Drafted, Seen
 from workers.kv_cache import KVCache
 from workers.llama import Llama
@@ -43,26 +42,16 @@ class ModelDrafter:
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)
-        sequences = [asks[place].sequence for place in places]
-        logits = self._read([(sequence, len(sequence.tokens)) for sequence in sequences], num_logits=1)
-        chains: list[list[int]] = [[] for _ in asks]
-        laws: list[list[Law[float]]] = [[] for _ in asks]
-        for depth in range(max(ask.max_draft for ask in asks)):
-            if depth:
-                places = [place for place in places if asks[place].max_draft > depth]
-                logits = self._forward([_last_segment(asks[place].sequence, chains[place]) for place in places])
-            chances = [asks[place].chance for place in places]
-            chosen = choose_drafts(
-                logits[:, : len(self._target_ids)],
-                chances,
-                depth,
-                target_ids_D=self._target_ids,
-                vocab_size=len(self._target_ids),
-            )
-            for place, (token, law) in zip(places, chosen, strict=True):
-                chains[place].append(token)
-                laws[place] += [] if law is None else [law]
-        return [Draft(Tree.chain(chain), law or None) for chain, law in zip(chains, laws, strict=True)]
+        sorted_asks = [asks[place] for place in places]
+        logits = self._read([(ask.sequence, len(ask.sequence.tokens)) for ask in sorted_asks], num_logits=1)
+
+        def go_on(_: list[int], chains: list[tuple[Drafted, list[int]]]) -> Tensor:
+            return self._forward([_last_segment(sequence, chain) for sequence, chain in chains])
+
+        ids = self._target_ids
+        drafts = grow_chains(sorted_asks, logits, go_on, target_ids_D=ids, vocab_size=len(ids))
+        by_place = dict(zip(places, drafts, strict=True))
+        return [by_place[place] for place in range(len(asks))]
 
     def forget(self, sequence_id: str) -> None:
         """All it keeps lies in the cache."""
@@ -77,11 +66,11 @@ class ModelDrafter:
         return self._forward(segments)
 
     def _forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Segments in slot order -> logits of the rows that are wanted [R, V]"""
+        """Segments in slot order -> logits of the rows that are wanted, over the target's tokens [R, V]"""
         model = self._model
         batch = build_batch(segments, sharing=model.sharing, dtype=model.dtype, device=model.device)
         hidden, _ = model.forward(batch, self._cache, first_layer=self._first_layer)
-        return model.logits(hidden[batch.logit_rows])
+        return model.logits(hidden[batch.logit_rows])[:, : len(self._target_ids)]
 
 
 def _last_segment(sequence: Drafted, chain: Sequence[int]) -> Segment:

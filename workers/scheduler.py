@@ -89,13 +89,13 @@ class Scheduler:
 
     def _decodes(self, sequences: list[Sequence]) -> list[Decode]:
         """Every sequence gets its row; drafts share what the budget leaves, first come first served."""
-        spare = self._limits.max_batched_tokens - len(sequences)
+        rows_left = self._limits.max_batched_tokens - len(sequences)
         decodes = []
         for sequence in sequences:
             # A round yields one token more than it accepts, so a longer draft could only be truncated.
-            draft = min(sequence.draft_len, sequence.num_left - 1, spare)
-            nodes = min(sequence.max_nodes, sequence.num_left - 1 + sequence.spare, spare) if draft else 0
-            spare -= nodes
+            draft = min(sequence.draft_len, sequence.num_left - 1, rows_left)
+            nodes = min(sequence.max_nodes, sequence.num_left - 1 + sequence.spare, rows_left) if draft else 0
+            rows_left -= nodes
             decodes.append(Decode(sequence, draft, nodes))
         return decodes
 

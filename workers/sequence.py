@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workers.contract import FinishReason, Request, SpeculationStats
 from workers.detokenizer import StopFinder
+from workers.sampling import is_greedy
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +86,11 @@ class Sequence:
     def max_length(self) -> int:
         """Positions of the cache that it may come to need."""
         return self.num_prompt + self.request.sampling.max_tokens + self.spare
+
+    @property
+    def is_rejection_sampled(self) -> bool:
+        """A greedy request is not: for it that rule and match are the same."""
+        return self.request.acceptance == "rejection" and not is_greedy(self.request.sampling)
 
     @property
     def draft_len(self) -> int:

@@ -46,8 +46,7 @@ class SmallModelKind:
         """
         if self.num_layers >= target.arch.num_layers:
             raise UsageError(f"--layers {self.num_layers}: the target has {target.arch.num_layers}; give fewer")
-        precise = torch.float64 if target.embedding.dtype == torch.float64 else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(target.folder, dtype=precise)
+        model = AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.precise)
         kept = spread(self.num_layers, target.arch.num_layers)
         model.model.layers = nn.ModuleList([model.model.layers[layer] for layer in kept])
         for place, layer in enumerate(model.model.layers):
@@ -83,9 +82,7 @@ class SmallModelPupil:
         return Judgement(loss, hits[None], batch.counts.sum()[None])
 
     def publish(self, folder: Path) -> Mapping[str, Any]:
-        dtype = self._model.dtype
         self._model.to(torch.bfloat16).save_pretrained(folder)
-        self._model.to(dtype)
         for pattern in _BESIDE:
             for file in self._target.folder.glob(pattern):
                 shutil.copy(file, folder)

@@ -27,7 +27,7 @@ from workers.detokenizer import cut_before
 from workers.drafter import NOTHING, Ask, Chance, Draft, Drafter, Seen
 from workers.llama import Llama
 from workers.phases import Phases
-from workers.sampling import NOT_FINITE, is_greedy
+from workers.sampling import NOT_FINITE
 from workers.scheduler import Decode, Limits, Prefill, Schedule, Scheduler
 from workers.sequence import Sequence
 from workers.slots import SlotTable
@@ -248,7 +248,7 @@ def _ask(decode: Decode) -> Ask:
     sequence = decode.sequence
     request = sequence.request
     chance = None
-    if request.acceptance == "rejection" and not is_greedy(request.sampling):
+    if sequence.is_rejection_sampled:
         chance = Chance(request.sampling, sequence.key, sequence.num_output)
     return Ask(sequence, decode.max_draft, request.draft.tree, decode.max_nodes, chance)
 

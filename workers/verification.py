@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor
 
@@ -35,12 +36,10 @@ class Claim:
         return 1 + len(self.tree.tokens)
 
     @property
-    def is_rejection_sampled(self) -> bool:
-        return self.sequence.request.acceptance == "rejection" and not self._row(()).is_greedy and self.num_rows > 1
-
-    @property
-    def has_threshold(self) -> bool:
-        return self.sequence.request.acceptance == "threshold" and self.num_rows > 1
+    def wants_laws(self) -> bool:
+        """Whether the rows' laws decide, and not only the target's own tokens."""
+        has_rule = self.sequence.is_rejection_sampled or self.sequence.request.acceptance == "threshold"
+        return has_rule and self.num_rows > 1
 
     def rows(self) -> list[Row]:
         """How to choose at each."""
@@ -57,27 +56,21 @@ def verify(logits: Tensor, claims: Items[Claim]) -> list[Verdict]:
     if not claims:
         return []
     rows = [row for claim in claims for row in claim.rows()]
-    ends: list[int] = []
-    for claim in claims:
-        ends.append((ends[-1] if ends else 0) + claim.num_rows)
+    ends = accumulate(claim.num_rows for claim in claims)
+    places = [slice(end - claim.num_rows, end) for claim, end in zip(claims, ends, strict=True)]
     laws = [
-        probabilities(logits[end - claim.num_rows : end].clone(), rows[end - claim.num_rows : end])
-        if claim.is_rejection_sampled or claim.has_threshold
-        else None
-        for claim, end in zip(claims, ends, strict=True)
+        probabilities(logits[place].clone(), rows[place]) if claim.wants_laws else None
+        for claim, place in zip(claims, places, strict=True)
     ]
     tokens = choose(logits, rows)
-    return [
-        _verdict(claim, tokens[end - claim.num_rows : end], law)
-        for claim, end, law in zip(claims, ends, laws, strict=True)
-    ]
+    return [_verdict(claim, tokens[place], law) for claim, place, law in zip(claims, places, laws, strict=True)]
 
 
 def _verdict(claim: Claim, targets: list[int], laws: Tensor | None) -> Verdict:
     """`targets`: the target's own token at each row; `laws` [rows, V]."""
     if laws is None or NOT_FINITE in targets:
         return match_tree(claim.tree, targets)
-    if claim.is_rejection_sampled:
+    if claim.sequence.is_rejection_sampled:
         draws = KeyedDraws(claim.sequence.key, claim.sequence.num_output)
         return rejection_sample(claim.tree, claim.draft.certain_or_laws, [DenseLaw(law) for law in laws], draws)
     shares = [

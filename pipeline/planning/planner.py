@@ -58,12 +58,10 @@ def plan_job(
     base_dir: Path,
     model_folder: Path,
     out: Store | None,
-    limit: int | None,
     on_progress: OnProgress | None,
     processes: int | None,
 ) -> Plan:
     """See `pipeline.plan.make_plan`."""
-    job = _limited(job, limit)
     existing = load_plan(out) if out is not None else None
     if out is not None and existing is not None:
         refuse_other_job(out, existing, fingerprint_now(job, base_dir, model_folder))
@@ -98,13 +96,6 @@ def _told(folder: str) -> Iterator[None]:
 
 def _silent(progress: PlanProgress) -> None:
     pass
-
-
-def _limited(job: Job, limit: int | None) -> Job:
-    if limit is None:
-        return job
-    fewer = min(limit, job.source.limit or limit)
-    return job.model_copy(update={"source": job.source.model_copy(update={"limit": fewer})})
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:

@@ -32,6 +32,11 @@ class Target:
     def device(self) -> torch.device:
         return self.embedding.device
 
+    @property
+    def precise(self) -> torch.dtype:
+        """Of weights under training: at least float32."""
+        return torch.float64 if self.embedding.dtype == torch.float64 else torch.float32
+
 
 class Pupil(Protocol):
     """A drafter under training."""
@@ -42,7 +47,7 @@ class Pupil(Protocol):
     def judge(self, batch: LessonBatch) -> Judgement: ...
 
     def publish(self, folder: Path) -> Mapping[str, Any]:
-        """Write it as engines load it; returns what its provenance should say of it."""
+        """Write it as engines load it, which ends its training; returns what its provenance should say of it."""
         ...
 
 

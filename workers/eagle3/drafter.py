@@ -15,11 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.acceptance import Law, Tree
 from workers.attention import Branches
 from workers.batch import Segment, build_batch
-from workers.choose_drafts import Chosen, choose_drafts
-from workers.drafter import NOTHING, Ask, Chance, Draft, Drafted, Seen
+from workers.chains import grow_chains
+from workers.drafter import NOTHING, Ask, Draft, Drafted, Seen
 from workers.eagle3.growing_tree import GrowingTree
 from workers.eagle3.head import Eagle3Head
 from workers.kv_cache import KVCache
@@ -69,20 +68,15 @@ class Eagle3Drafter:
 
     def _chains(self, asks: Sequence[Ask], hidden: Tensor) -> list[Draft]:
         """`asks` in slot order; `hidden` [asks, H] of the last pair of each."""
-        chains: list[list[int]] = [[] for _ in asks]
-        laws: list[list[Law[float]]] = [[] for _ in asks]
-        growing = list(range(len(asks)))
-        for depth in range(max(ask.max_draft for ask in asks)):
-            if depth:
-                longer = [row for row, i in enumerate(growing) if asks[i].max_draft > depth]
-                if len(longer) < len(growing):
-                    hidden, growing = hidden[longer], [growing[row] for row in longer]
-                hidden = self._forward([_last_segment(asks[i].sequence, chains[i]) for i in growing], hidden)
-            chosen = self._chosen(hidden, [asks[i].chance for i in growing], depth)
-            for i, (token, law) in zip(growing, chosen, strict=True):
-                chains[i].append(token)
-                laws[i] += [] if law is None else [law]
-        return [Draft(Tree.chain(chain), law or None) for chain, law in zip(chains, laws, strict=True)]
+
+        def go_on(rows: list[int], chains: list[tuple[Drafted, list[int]]]) -> Tensor:
+            nonlocal hidden
+            features = hidden if len(rows) == len(hidden) else hidden[rows]
+            hidden = self._forward([_last_segment(sequence, chain) for sequence, chain in chains], features)
+            return self._head.logits(hidden)
+
+        ids, vocab_size = self._head.target_ids, len(self._head.embedding)
+        return grow_chains(asks, self._head.logits(hidden), go_on, target_ids_D=ids, vocab_size=vocab_size)
 
     def _trees(self, asks: Sequence[Ask], hidden: Tensor) -> list[Draft]:
         """`asks` in slot order; `hidden` [asks, H] of the last pair of each."""
@@ -130,10 +124,6 @@ class Eagle3Drafter:
         """Segments and features in slot order -> h of the rows whose logits are wanted."""
         batch = build_batch(segments, sharing=self._head.sharing, dtype=features.dtype, device=features.device)
         return self._head.forward(batch, features, self._cache, self._layer)[batch.logit_rows]
-
-    def _chosen(self, hidden: Tensor, chances: Sequence[Chance | None], depth: int) -> list[Chosen]:
-        ids, vocab_size = self._head.target_ids, len(self._head.embedding)
-        return choose_drafts(self._head.logits(hidden), chances, depth, target_ids_D=ids, vocab_size=vocab_size)
 
 
 def _last_segment(sequence: Drafted, chain: Sequence[int]) -> Segment:

@@ -42,9 +42,8 @@ class HeadKind:
         arch = target.arch
         config = head_config(arch, min(self.draft_vocab_size, arch.vocab_size))
         vocabulary = DraftVocabulary.most_frequent(answers, config.draft_vocab_size, arch.vocab_size)
-        precise = torch.float64 if target.embedding.dtype == torch.float64 else torch.float32
         with target.device:
-            trainee = Trainee(config, arch.hidden_size, longest + self.ttt_steps).to(precise)
+            trainee = Trainee(config, arch.hidden_size, longest + self.ttt_steps).to(target.precise)
         initialize(trainee, target.norm, target.lm_head[vocabulary.target_ids.to(target.device)])
         return HeadPupil(trainee, target, vocabulary, self.ttt_steps, vocabulary.coverage(answers))
 

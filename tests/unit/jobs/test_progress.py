@@ -7,28 +7,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from planned_run import planned_shard
 
 from jobs.progress import LOG_PERIOD_S, Progress, Reading, duration
 from pipeline.commit import Receipt
 from pipeline.forecast import Forecast
-from pipeline.plan import PlannedShard
 from pipeline.pulse import Pulse, fold
 from pipeline.usage import Usage
-
-
-def shard(number: int, samples: int = 10) -> PlannedShard:
-    return PlannedShard(
-        shard=number,
-        task="code",
-        lane="greedy",
-        part=0,
-        row_group=number,
-        num_rows=samples,
-        num_samples=samples,
-        prompt_tokens=100,
-        max_output_tokens=100 * samples,
-        work_tokens=100 * samples,
-    )
 
 
 class Clock:
@@ -44,7 +29,7 @@ class Terminal(io.StringIO):
 
 
 def progress_over(stream: io.StringIO, clock: Clock) -> Progress:
-    shards = [shard(0), shard(1), shard(2)]
+    shards = [planned_shard(0), planned_shard(1), planned_shard(2)]
     return Progress(30, Forecast(shards), stream=stream, clock=clock)
 
 
@@ -72,7 +57,7 @@ def test_the_line_tells_samples_errors_rates_and_eta() -> None:
 
 def test_an_earlier_attempt_counts_as_done_but_not_as_speed() -> None:
     clock = Clock()
-    progress = Progress(30, Forecast([shard(2)]), Usage(samples_ok=20, output_tokens=900), io.StringIO(), clock)
+    progress = Progress(30, Forecast([planned_shard(2)]), Usage(samples_ok=20, output_tokens=900), io.StringIO(), clock)
     progress.pulse(Pulse(up=1, output_tokens=10, updated=1.0))
     clock.now = 1.0
     assert progress.reading().done == 20
@@ -93,7 +78,7 @@ def test_before_any_engine_there_is_no_rate() -> None:
 )
 def test_the_rate_now_does_not_mind_when_each_engine_speaks(periods: int, lag: float, speeds: tuple[int, int]) -> None:
     """Two engines of constant speed, each with a heartbeat about every 10 s, one a part `lag` of it after the other."""
-    progress = Progress(30, Forecast([shard(0)]), stream=io.StringIO(), clock=Clock(), window_s=20.0)
+    progress = Progress(30, Forecast([planned_shard(0)]), stream=io.StringIO(), clock=Clock(), window_s=20.0)
     snapshots: dict[int, dict[str, Any]] = {}
     for period in range(periods):
         for engine, speed in enumerate(speeds):

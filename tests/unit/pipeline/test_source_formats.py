@@ -408,13 +408,13 @@ def test_a_format_given_picks_its_files(tmp_path: Path, chat_model: Path) -> Non
 def test_a_limit_reads_the_first_rows_only(tmp_path: Path, chat_model: Path) -> None:
     for number in range(3):
         write_jsonl(tmp_path / f"{number}.jsonl", [{"id": f"{number}-{n}", "prompt": "x"} for n in range(4)])
-    got = planned(job_over(tmp_path, source={"limit": 9}), chat_model, limit=6)
+    got = planned(job_over(tmp_path, source={"limit": 9}).limited(6), chat_model)
     assert set(got.by_id()) == {"0-0", "0-1", "0-2", "0-3", "1-0", "1-1"}
     assert got.plan.job["source"]["limit"] == 6
     pq.write_table(pa.table({"prompt": ["x"] * 10}), tmp_path / "in.parquet")
-    assert planned(job_over(tmp_path / "in.parquet"), chat_model, limit=3).plan.num_rows == 3
+    assert planned(job_over(tmp_path / "in.parquet").limited(3), chat_model).plan.num_rows == 3
     (tmp_path / "in.csv").write_text("prompt\na,b\nc\nd\n")
-    assert planned(job_over(tmp_path / "in.csv"), chat_model, limit=2).errors == [(2, "malformed_csv")]
+    assert planned(job_over(tmp_path / "in.csv").limited(2), chat_model).errors == [(2, "malformed_csv")]
 
 
 # --- Saved datasets

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from drafted import drafts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_head import NAMINGS, head_tensors, save_tiny_head
@@ -133,26 +134,6 @@ class Reference:
         angles = torch.outer(torch.arange(x.shape[1]), 500.0 ** -(torch.arange(0, 8, 2) / 8)).double().repeat(1, 2)
         left, right = x.chunk(2, dim=-1)
         return x * angles.cos() + torch.cat([-right, left], dim=-1) * angles.sin()
-
-
-def drafts_of(core: TorchEngine, requests: Sequence[Request]) -> list[tuple[list[int], Ask, Draft]]:
-    """Every draft of a run with the tokens that it follows."""
-    found: list[tuple[list[int], Ask, Draft]] = []
-    drafter = core._drafters["eagle3"]
-    propose = drafter.propose
-
-    def watched(asks: Sequence[Ask]) -> list[Draft]:
-        before = [list(ask.sequence.tokens) for ask in asks]
-        drafts = propose(asks)
-        found.extend(zip(before, asks, drafts, strict=True))
-        return drafts
-
-    drafter.propose = watched  # type: ignore[method-assign]
-    try:
-        run(core, requests)
-    finally:
-        drafter.propose = propose  # type: ignore[method-assign]
-    return found
 
 
 def behind(core: TorchEngine, requests: Sequence[Request]) -> list[tuple[list[int], Draft]]:

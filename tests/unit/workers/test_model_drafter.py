@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from drafted import drafts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_llama import make_core, make_request, random_prompt, run, save_tiny_llama
@@ -18,7 +19,7 @@ from transformers import LlamaForCausalLM
 from configs.errors import ConfigError
 from configs.job import Draft as DraftSection
 from workers.acceptance import Tree
-from workers.drafter import Ask, Draft
+from workers.drafter import Draft
 from workers.kv_cache import KVCache, LayerShape
 from workers.torch_engine import TorchEngine
 
@@ -51,27 +52,15 @@ def test_drafts_are_the_models_own_continuation(target: Path, small: Path) -> No
     """In any batch, with prompts in pieces, shared prefixes, K that differ and rounds that reject."""
     core = with_model(target, small, max_num_seqs=4, prefill_chunk_tokens=16)
     reference = LlamaForCausalLM.from_pretrained(small, dtype=torch.float64)
-    drafter, found = core._drafters["model"], list[tuple[list[int], Ask, Draft]]()
-    propose = drafter.propose
-
-    def watched(asks: list[Ask]) -> list[Draft]:
-        before = [list(ask.sequence.tokens) for ask in asks]
-        drafts = propose(asks)
-        found.extend(zip(before, asks, drafts, strict=True))
-        return drafts
-
-    drafter.propose = watched  # type: ignore[method-assign, assignment]
     rng = random.Random(0)
     prompts = [random_prompt(rng, 3, 60) for _ in range(5)]
     prompts.append(prompts[0] + random_prompt(rng))
-    run(
-        core,
-        [
-            make_request(f"row{i}", prompt, k=1 + i % 5, drafter="model", sample=s, temperature=0.7, max_tokens=12)
-            for i, prompt in enumerate(prompts)
-            for s in range(2)
-        ],
-    )
+    requests = [
+        make_request(f"row{i}", prompt, k=1 + i % 5, drafter="model", sample=s, temperature=0.7, max_tokens=12)
+        for i, prompt in enumerate(prompts)
+        for s in range(2)
+    ]
+    found = drafts_of(core, requests)
     assert len(found) > 60
     for tokens, ask, draft in found:
         assert draft == Draft(Tree.chain(continued(reference, tokens, ask.max_draft)))
@@ -109,6 +98,9 @@ def test_a_model_of_other_tokens_is_refused(target: Path, small: Path, tmp_path:
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ConfigError, match="token 'a' has id 2, in the target 1"):
+        with_model(target, other)
+    (other / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"tokenizer.json cannot be read"):
         with_model(target, other)
 
 
