@@ -79,6 +79,11 @@ class Sampling(Section):
     n: int = Field(1, ge=1, le=128, description="samples per row")
     seed: int | None = Field(None, ge=0, lt=2**63, description="the row's noise; default: the job's seed")
 
+    @property
+    def is_greedy(self) -> bool:
+        """The likeliest token is taken. Dividing by a temperature below this would overflow."""
+        return self.temperature < 1e-5
+
 
 Drafter = Literal["eagle3", "model", "ngram", "none"]
 KVDtype = Literal["auto", "float32", "bfloat16", "float8_e4m3"]

@@ -24,8 +24,6 @@ from torch import Tensor
 from configs.job import Sampling
 from workers import noise
 
-GREEDY_BELOW = 1e-5
-"""Temperatures under this are greedy: dividing by them would overflow."""
 _RANGE = 30.0
 _CANDIDATES = 64
 """Tokens of a row looked at first; most cut-offs end within them."""
@@ -37,10 +35,6 @@ _DENSE_CHUNK = 1 << 17
 
 NOT_FINITE = -1
 """Stands for the token of a row whose logits are not finite."""
-
-
-def is_greedy(sampling: Sampling) -> bool:
-    return sampling.temperature < GREEDY_BELOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ class Row:
 
     @property
     def is_greedy(self) -> bool:
-        return is_greedy(self.sampling)
+        return self.sampling.is_greedy
 
     @property
     def is_plain(self) -> bool:

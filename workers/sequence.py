@@ -10,7 +10,6 @@ from torch import Tensor
 
 from workers.contract import FinishReason, Request, SpeculationStats
 from workers.detokenizer import StopFinder
-from workers.sampling import is_greedy
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +89,7 @@ class Sequence:
     @property
     def is_rejection_sampled(self) -> bool:
         """A greedy request is not: for it that rule and match are the same."""
-        return self.request.acceptance == "rejection" and not is_greedy(self.request.sampling)
+        return self.request.acceptance == "rejection" and not self.request.sampling.is_greedy
 
     @property
     def draft_len(self) -> int:
