@@ -39,8 +39,6 @@ class Batch:
     """[N] of its keys and values in its slot"""
     logit_rows: Tensor
     """[R] rows whose logits are wanted, in the order of the segments given."""
-    first_rows: list[int]
-    """Row of each segment's first token, in the order of the segments given."""
     attention: AttentionPlan
 
 
@@ -52,11 +50,10 @@ def build_batch(segments: Sequence[Segment], *, sharing: int, dtype: torch.dtype
     positions: list[int] = []
     slots: list[int] = []
     places: list[int] = []
-    first_of, end_of = [0] * len(segments), [0] * len(segments)
+    end_of = [0] * len(segments)
     for i in order:
         segment = segments[i]
         rows = len(segment.token_ids)
-        first_of[i] = len(token_ids)
         token_ids += segment.token_ids
         behind = range(segment.start, segment.start + rows)
         positions += behind if segment.branches is None else segment.branches.positions
@@ -71,7 +68,6 @@ def build_batch(segments: Sequence[Segment], *, sharing: int, dtype: torch.dtype
         slots=columns[2],
         places=columns[3],
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
-        first_rows=first_of,
         attention=AttentionPlan([_span(segments[i]) for i in order], sharing=sharing, dtype=dtype, device=device),
     )
 

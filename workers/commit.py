@@ -38,11 +38,6 @@ class Commit:
     def num_accepted(self) -> int:
         return len(self.path)
 
-    @property
-    def rows_that_stay(self) -> Items[int]:
-        """Whose keys and values stay in the cache, among the sequence's own."""
-        return [0, *(1 + node for node in self.path)] if self.is_round else range(self.num_rows)
-
     def outputs(self, now_ns: int) -> list[Output]:
         """Its events, in order."""
         if self.error is not None:

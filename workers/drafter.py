@@ -1,8 +1,8 @@
 """What proposes tokens for the target to verify.
 
 A drafter keeps whatever it needs per sequence (an index; keys and values in a layer of the cache) and catches up with
-the committed tokens when it is asked to propose. Since the verification is exact, a drafter can make generation slower
-but never wrong.
+the committed tokens when it is asked to propose, so one that is not asked costs nothing. Since the verification is
+exact, a drafter can make generation slower but never wrong.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from torch import Tensor
 
 from configs.job import DraftTree, Sampling
 from workers.acceptance import Law, Tree
@@ -81,29 +79,16 @@ class Draft:
 NOTHING = Draft(Tree((), ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Tokens of a sequence that the target has gone over and that stay."""
-
-    sequence: Drafted
-    start: int
-    """Position of the first."""
-    rows: Sequence[int]
-    """Of the pass."""
-    is_prefill: bool
-
-
 class Drafter(Protocol):
     """Proposes what may follow each sequence."""
 
     name: str
     follows: bool
-    """It keeps keys and values of its own, so it has to see all of its sequences."""
+    """It keeps keys and values of its own, in the slots of its sequences."""
     draws_trees: bool
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
-        """If it follows: called after each pass of the target with the rows of its sequences. `taps` [N, 3H] are the
-        hidden states captured for all rows of the pass, None without a draft head."""
+    def catch_up(self, sequences: Sequence[Drafted]) -> None:
+        """Work through what is new of sequences that the next round drafts for, before others copy their slots."""
         ...
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:

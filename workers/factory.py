@@ -24,7 +24,7 @@ from workers.eagle3.head import Eagle3Head
 from workers.eagle3.head_checkpoint import HeadCheckpoint, head_files
 from workers.eagle3.head_config import HeadConfig, head_config_of
 from workers.engine_loop import EngineLoop
-from workers.kv_cache import KVCache, LayerShape
+from workers.kv_cache import KVCache, LayerShape, TapShape
 from workers.llama import Llama
 from workers.memory import default_kv_tokens
 from workers.model_drafter import ModelDrafter
@@ -98,7 +98,8 @@ def create_core(
     first_draft_layer = len(layers)
     if draft_model:
         layers += [LayerShape(draft_model[1].num_kv_heads, draft_model[1].head_dim)] * draft_model[1].num_layers
-    slots = _slots(layers, model, engine, device, max_length, longest_request_tokens, threads)
+    taps = TapShape(len(capture) * arch.hidden_size, target.dtype) if capture else None
+    slots = _slots(layers, taps, model, engine, device, max_length, longest_request_tokens, threads)
     detokenizer = Detokenizer.load(folder)
     drafters: list[Drafter] = [NgramDrafter(shortest=draft.ngram_min, longest=draft.ngram_max)]
     if head_config:
@@ -185,6 +186,7 @@ def dtype_of(model: Model) -> torch.dtype:
 
 def _slots(
     layers: Sequence[LayerShape],
+    taps: TapShape | None,
     model: Model,
     engine: EngineSection,
     device: torch.device,
@@ -194,6 +196,7 @@ def _slots(
 ) -> SlotTable:
     dtype = kv_dtype_of(model)
     bytes_per_token = sum(2 * layer.num_kv_heads * layer.head_dim for layer in layers) * dtype.itemsize
+    bytes_per_token += taps.size * taps.dtype.itemsize if taps else 0
     capacity = engine.kv_cache_tokens or default_kv_tokens(bytes_per_token, device=device, threads=threads)
     capacity = min(capacity, engine.max_num_seqs * max_length)
     length = min(longest or _FIRST_LENGTH, max_length, capacity)
@@ -203,6 +206,7 @@ def _slots(
         device=device,
         num_slots=min(_FIRST_SLOTS, engine.max_num_seqs, capacity // length),
         length=length,
+        taps=taps,
     )
     return SlotTable(cache, max_slots=engine.max_num_seqs, capacity_tokens=capacity)
 

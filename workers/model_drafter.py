@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workers.batch import Segment, build_batch
 from workers.chains import grow_chains
-from workers.drafter import Ask, Draft, Drafted, Seen
+from workers.drafter import Ask, Draft, Drafted
 from workers.kv_cache import KVCache
 from workers.llama import Llama
 
@@ -33,12 +33,10 @@ class ModelDrafter:
         self._first_layer = first_layer
         self._target_ids = torch.arange(vocab_size, device=model.device)
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
-        """Prompts are worked through with the target, so that other sequences can copy them; rounds are caught up with
-        when the next draft is wanted."""
-        prompts = sorted((each for each in seen if each.is_prefill), key=lambda each: each.sequence.slot)
-        if prompts:
-            self._read([(each.sequence, each.start + len(each.rows)) for each in prompts], num_logits=0)
+    def catch_up(self, sequences: Sequence[Drafted]) -> None:
+        behind = sorted((s for s in sequences if s.num_followed < len(s.tokens) - 1), key=lambda s: s.slot)
+        if behind:
+            self._read([(sequence, len(sequence.tokens) - 1) for sequence in behind], num_logits=0)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from workers.acceptance import Tree
-from workers.drafter import NOTHING, Ask, Draft, Seen
+from workers.drafter import NOTHING, Ask, Draft, Drafted
 
 
 class NgramDrafter:
@@ -25,8 +23,8 @@ class NgramDrafter:
         self._sizes = range(longest, shortest - 1, -1)
         self._indices: dict[str, SuffixIndex] = {}
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
-        """The tokens themselves are all it needs."""
+    def catch_up(self, sequences: Sequence[Drafted]) -> None:
+        """Nobody copies its index."""
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._propose(ask.sequence.id, ask.sequence.tokens, ask.max_draft) for ask in asks]

@@ -26,13 +26,10 @@ class Held:
     """The drafter that followed them, and how far."""
     num_followed: int
 
-    def shared_with(self, prompt: Tokens[int], follower: str | None) -> int:
-        """Tokens of this prompt that need not be computed again. A drafter that follows must have followed the slot
-        until there; and a head's pairs run one token ahead, whose feature was not kept."""
-        common = common_prefix(prompt, self.tokens)
-        if follower is None:
-            return common
-        return max(0, min(common, self.num_followed + 1) - 1) if follower == self.follower else 0
+    def followed_by(self, follower: str | None, shared: int) -> int:
+        """Positions of a shared prefix that a drafter need not go over again. A head's pairs run one token ahead, so
+        that of the last shared token may be another's."""
+        return max(0, min(shared - 1, self.num_followed)) if follower == self.follower else 0
 
 
 class SlotTable:
@@ -76,7 +73,7 @@ class SlotTable:
         """Whether a seated sequence is just computing a prefix that this one could copy if it waited."""
         prompt = sequence.tokens[:-1]
         coming = max((common_prefix(prompt, s.tokens) for s in self._seated.values() if s.is_prefilling), default=0)
-        at_hand = self._longest_prefix(prompt, sequence.follower)[1]
+        at_hand = self._longest_prefix(prompt)[1]
         return coming >= _WORTH_SHARING and coming >= at_hand + _WORTH_SHARING
 
     def _reshape(self, num_slots: int, length: int) -> None:
@@ -90,7 +87,8 @@ class SlotTable:
 
     def _place(self, sequence: Sequence) -> None:
         free = [slot for slot in range(self.cache.num_slots) if slot not in self._seated]
-        source, shared = self._longest_prefix(sequence.tokens[:-1], sequence.follower)
+        source, shared = self._longest_prefix(sequence.tokens[:-1])
+        followed = self._held()[source].followed_by(sequence.follower, shared) if shared else 0
         if source in free:
             slot = source
         else:
@@ -100,15 +98,18 @@ class SlotTable:
         self._left.pop(slot, None)
         self._seated[slot] = sequence
         sequence.slot, sequence.num_computed = slot, shared
-        sequence.num_followed = shared if sequence.follower else 0
+        sequence.num_followed = followed
 
-    def _longest_prefix(self, prompt: Tokens[int], follower: str | None) -> tuple[int, int]:
+    def _longest_prefix(self, prompt: Tokens[int]) -> tuple[int, int]:
         """(slot, tokens) of the longest computed prefix that is worth sharing; (-1, 0) if there is none. The prompt's
         last token is never shared: its logits are needed."""
-        held = self._left | {slot: _held_by(sequence) for slot, sequence in self._seated.items()}
-        shared = ((each.shared_with(prompt, follower), slot) for slot, each in held.items())
+        shared = ((common_prefix(prompt, each.tokens), slot) for slot, each in self._held().items())
         best, slot = max(shared, default=(0, -1))
         return (slot, best) if best >= _WORTH_SHARING else (-1, 0)
+
+    def _held(self) -> dict[int, Held]:
+        """By slot, of guests present and past."""
+        return self._left | {slot: _held_by(sequence) for slot, sequence in self._seated.items()}
 
 
 def _held_by(sequence: Sequence) -> Held:

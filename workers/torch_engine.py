@@ -24,7 +24,7 @@ from workers.batch import Segment, build_batch
 from workers.commit import NS_PER_S, Commit, Output, failed, round_of, split_time
 from workers.contract import Request, Round
 from workers.detokenizer import cut_before
-from workers.drafter import NOTHING, Ask, Chance, Draft, Drafter, Seen
+from workers.drafter import NOTHING, Ask, Chance, Draft, Drafter
 from workers.llama import Llama
 from workers.phases import Phases
 from workers.sampling import NOT_FINITE
@@ -100,13 +100,13 @@ class TorchEngine:
         with self._phases("draft"):
             drafts = self._draft(schedule.decodes)
         with self._phases("verify"):
-            logits, taps, first_rows = self._forward(schedule, drafts)
+            logits = self._forward(schedule, drafts)
         with self._phases("sample"):
             verdicts = verify(logits, _claims(schedule, drafts))
         commits = self._commit(schedule, drafts, verdicts)
         self._move_together(commits)
         with self._phases("draft"):
-            self._observe(commits, first_rows, taps)
+            self._catch_up(schedule.prefills)
         now_ns = self._clock_ns()
         split_time(commits, now_ns - started_ns)
         self._rounds.append(round_of(commits, now_ns - started_ns, self._phases.drain()))
@@ -139,9 +139,8 @@ class TorchEngine:
                     drafts[i] = draft
         return drafts
 
-    def _forward(self, schedule: Schedule, drafts: Items[Draft]) -> tuple[Tensor, Tensor | None, list[int]]:
-        """Logits [R, V]: those of each decoding sequence, then one of each prompt that ends here. With them what
-        was captured for a draft head [N, 3H], and the first row of each sequence in it."""
+    def _forward(self, schedule: Schedule, drafts: Items[Draft]) -> Tensor:
+        """Logits [R, V]: those of each decoding sequence, then one of each prompt that ends here."""
         now_ns = self._clock_ns()
         for prefill in schedule.prefills:
             if prefill.sequence.prefill_ns is None:
@@ -151,18 +150,23 @@ class TorchEngine:
         segments += [_prefill_segment(prefill) for prefill in schedule.prefills]
         batch = build_batch(segments, sharing=self._model.sharing, dtype=self._model.dtype, device=self._model.device)
         hidden, taps = self._model.forward(batch, self._slots.cache)
-        return self._model.logits(hidden[batch.logit_rows]), taps, batch.first_rows
+        if taps is not None:
+            self._slots.cache.write_taps(batch.slots, batch.places, taps)
+        return self._model.logits(hidden[batch.logit_rows])
 
-    def _observe(self, commits: Items[Commit], first_rows: Items[int], taps: Tensor | None) -> None:
-        """Show each drafter that follows its sequences the rows that stay."""
+    def _catch_up(self, prefills: Items[Prefill]) -> None:
+        """Let drafters read the prompts that are complete: those whose slots others are about to copy."""
         for name, drafter in self._drafters.items():
-            seen = [
-                _seen(commit, first_row)
-                for commit, first_row in zip(commits, first_rows, strict=True)
-                if commit.sequence.follower == name and commit.sequence.id in self._sequences
+            ready = [
+                prefill.sequence
+                for prefill in prefills
+                if prefill.sequence.follower == name
+                and prefill.sequence.draft_len
+                and not prefill.sequence.is_prefilling
+                and prefill.sequence.id in self._sequences
             ]
-            if seen:
-                drafter.observe(seen, taps)
+            if ready:
+                drafter.catch_up(ready)
 
     def _commit(self, schedule: Schedule, drafts: Items[Draft], verdicts: Items[Verdict]) -> list[Commit]:
         """Append what the target chose, end what is complete. `verdicts`: of `_claims`."""
@@ -251,11 +255,6 @@ def _ask(decode: Decode) -> Ask:
     if sequence.is_rejection_sampled:
         chance = Chance(request.sampling, sequence.key, sequence.num_output)
     return Ask(sequence, decode.max_draft, request.draft.tree, decode.max_nodes, chance)
-
-
-def _seen(commit: Commit, first_row: int) -> Seen:
-    rows = [first_row + row for row in commit.rows_that_stay]
-    return Seen(commit.sequence, commit.sequence.num_computed - len(rows), rows, not commit.is_round)
 
 
 def _record(sequence: Sequence, draft: Draft, verdict: Verdict) -> None:

@@ -5,27 +5,33 @@ target's. They live in a layer of the target's cache, in the same slot and at th
 
     position              0 … t-1                     t …
     target's layers       committed                   the last token and drafts, overwritten if rejected
-    head's layer          pairs of true features      pairs of drafts, overwritten by true ones every round
+    taps                  of committed tokens         of drafts, overwritten if rejected
+    head's layer          pairs of true features      pairs of drafts, overwritten by true ones at the next draft
+
+What the head reads of the target stays in the cache, so a head that has not drafted for a while, or never yet, catches
+up in one pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from workers.attention import Branches
-from workers.batch import Segment, build_batch
+from workers.batch import Batch, Segment, build_batch
 from workers.chains import grow_chains
-from workers.drafter import NOTHING, Ask, Draft, Drafted, Seen
+from workers.drafter import NOTHING, Ask, Draft, Drafted
 from workers.eagle3.growing_tree import GrowingTree
 from workers.eagle3.head import Eagle3Head
 from workers.kv_cache import KVCache
 
+_MOST_ROWS = 2048
+"""Of one pass of the head."""
+
 
 class Eagle3Drafter:
-    """A head, its layer of the cache, and features that wait for it."""
+    """A head and its layer of the cache."""
 
     name = "eagle3"
     follows = True
@@ -36,26 +42,28 @@ class Eagle3Drafter:
         self._head = head
         self._cache = cache
         self._layer = layer
-        self._waiting: dict[str, Tensor] = {}
-        """Sequence -> features of its positions from `num_followed` on [waiting, H]."""
 
-    def observe(self, seen: Sequence[Seen], taps: Tensor | None) -> None:
-        """Keep the features. Those of a prompt are worked through at once, so that other sequences can copy them with
-        the prompt's keys and values; those of a round wait to be the start of the next draft."""
-        assert taps is not None, "the target is told which layers to capture for the head"
-        rows = [row for each in seen for row in each.rows]
-        features = self._head.fuse(taps if rows == list(range(len(taps))) else taps[rows])
-        for each, new in zip(seen, features.split([len(each.rows) for each in seen]), strict=True):
-            waiting = self._waiting.get(each.sequence.id)
-            self._waiting[each.sequence.id] = new if waiting is None else torch.cat([waiting, new])
-            assert each.sequence.num_followed + len(self._waiting[each.sequence.id]) == each.start + len(each.rows)
-        self._catch_up([each.sequence for each in seen if each.is_prefill])
+    def catch_up(self, sequences: Sequence[Drafted]) -> None:
+        """Work through all pairs but the last, which starts the next draft; so many at a time that a long text needs
+        no more memory than a pass of the target."""
+        left = {sequence.slot: sequence for sequence in sequences if _num_waiting(sequence) > 1}
+        while left:
+            room, parts = _MOST_ROWS, list[tuple[Drafted, int]]()
+            for slot in sorted(left):
+                count = min(room, _num_waiting(left[slot]) - 1)
+                if count:
+                    parts.append((left[slot], count))
+                    room -= count
+            self._read([sequence for sequence, _ in parts], [count for _, count in parts], num_logits=0)
+            left = {slot: sequence for slot, sequence in left.items() if _num_waiting(sequence) > 1}
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafts = [NOTHING for _ in asks]
         places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)
         sequences = [asks[place].sequence for place in places]
-        hidden = self._read(sequences, [len(self._waiting[sequence.id]) for sequence in sequences], num_logits=1)
+        if sum(_num_waiting(sequence) for sequence in sequences) > _MOST_ROWS:
+            self.catch_up(sequences)
+        hidden = self._read(sequences, [_num_waiting(sequence) for sequence in sequences], num_logits=1)
         for draft, wanted in (
             (self._chains, [i for i, place in enumerate(places) if asks[place].tree is None]),
             (self._trees, [i for i, place in enumerate(places) if asks[place].tree is not None]),
@@ -101,29 +109,34 @@ class Eagle3Drafter:
         return [Draft(tree.pruned()) for tree in trees]
 
     def forget(self, sequence_id: str) -> None:
-        self._waiting.pop(sequence_id, None)
-
-    def _catch_up(self, sequences: Sequence[Drafted]) -> None:
-        """Work through all but the last waiting feature, which starts the next draft."""
-        behind = sorted((s for s in sequences if len(self._waiting[s.id]) > 1), key=lambda s: s.slot)
-        if behind:
-            self._read(behind, [len(self._waiting[sequence.id]) - 1 for sequence in behind], num_logits=0)
+        """All it keeps lies in the cache."""
 
     def _read(self, sequences: Sequence[Drafted], counts: Sequence[int], *, num_logits: int) -> Tensor:
-        """Pair so many waiting features of each sequence with the tokens after them -> h of the last pairs."""
-        segments, features = [], []
+        """Pair so many of each sequence's waiting features with the tokens after them; sequences in slot order -> h of
+        the last pairs."""
+        segments = []
         for sequence, count in zip(sequences, counts, strict=True):
             start = sequence.num_followed
             segments.append(Segment(sequence.slot, start, sequence.tokens[start + 1 : start + 1 + count], num_logits))
-            features.append(self._waiting[sequence.id][:count])
-            self._waiting[sequence.id] = self._waiting[sequence.id][count:]
             sequence.num_followed += count
-        return self._forward(segments, torch.cat(features))
+        batch = self._batch(segments)
+        return self._pass(batch, self._head.fuse(self._cache.taps(batch.slots, batch.places)))
 
     def _forward(self, segments: Sequence[Segment], features: Tensor) -> Tensor:
         """Segments and features in slot order -> h of the rows whose logits are wanted."""
-        batch = build_batch(segments, sharing=self._head.sharing, dtype=features.dtype, device=features.device)
+        return self._pass(self._batch(segments), features)
+
+    def _pass(self, batch: Batch, features: Tensor) -> Tensor:
         return self._head.forward(batch, features, self._cache, self._layer)[batch.logit_rows]
+
+    def _batch(self, segments: Sequence[Segment]) -> Batch:
+        like = self._head.embedding
+        return build_batch(segments, sharing=self._head.sharing, dtype=like.dtype, device=like.device)
+
+
+def _num_waiting(sequence: Drafted) -> int:
+    """Pairs of committed tokens that the head has not seen; one at least, since every round commits a token."""
+    return len(sequence.tokens) - 1 - sequence.num_followed
 
 
 def _last_segment(sequence: Drafted, chain: Sequence[int]) -> Segment:
