@@ -1,6 +1,7 @@
 """Runs that are killed again and again: what is lost, what is doubled, and what each kill costs.
 
     python benchmarks/soak.py               200 kills, most of an hour on two cores
+    python benchmarks/soak.py --go-on      after an interruption: keeps the kinds of kill that are done
     python benchmarks/soak.py --share 0.05  a kill or two of each kind, to see that everything works
 
 `draftfleet run` over a tiny model, 240 rows with two samples each at temperature 1, two engines, on the local disk and
@@ -20,7 +21,9 @@ of an undisturbed run. Any deviation ends the program with an error, so that a t
                     kill: at most so many engine seconds were spent for nothing
     wall s          from the start of the first run to the end of the last, undisturbed time taken off, per kill
 
-Results go to `benchmarks/results/soak.{json,md}`.
+A run that commits nothing for ten minutes has hung, which is a deviation, too.
+
+Results go to `benchmarks/results/soak.{json,md}`, a line for each kind of kill when it is done.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -66,7 +70,7 @@ ROWS, SAMPLES, ENGINES, IN_FLIGHT = 240, 2, 2, 3
 KINDS = {"disk": ("actor", "driver", "both"), "s3": ("actor", "driver", "both", "store")}
 KILLS = {"actor": 55, "driver": 18, "both": 17, "store": 20}
 """Of each kind on each store; 200 over all."""
-RUN_TIMEOUT_S = 600.0
+STANDSTILL_S = 600.0
 
 
 @dataclass
@@ -85,6 +89,7 @@ class Cell:
     """How often the dataset was read while it grew."""
     worst_lost: list[float] = field(default_factory=list)
     """Lost starts per kill, by run."""
+    conditions: dict[str, Any] = field(default_factory=dict)
 
 
 class Server:
@@ -123,17 +128,30 @@ class Soak:
     def __init__(self, folder: Path, server: Server, seed: int) -> None:
         self._folder = folder
         self._server = server
+        self._seed = seed
         self._draw = random.Random(seed)
+        self._drivers: list[subprocess.Popen[str]] = []
         self._model = save_tiny_model(folder / "model")
         rows = ({"id": f"row-{number}", "prompt": f"Tell about {number}."} for number in range(ROWS))
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        self._reference: dict[str, str] = {}
+        self.undisturbed_s = 0.0
+
+    def begin(self) -> None:
+        """The run that nothing disturbs."""
         started = time.monotonic()
         self._reference = self._texts(self._undisturbed())
         self.undisturbed_s = time.monotonic() - started
 
+    def end(self) -> None:
+        """Leave no driver behind."""
+        for driver in self._drivers:
+            driver.kill()
+
     def play(self, store: str, kind: str, kills: int) -> Cell:
         """Run after run until there were so many kills."""
-        cell, started = Cell(store, kind), time.monotonic()
+        self._draw.seed(f"{self._seed} {store} {kind}")
+        cell, started = Cell(store, kind, conditions=conditions()), time.monotonic()
         while cell.kills < kills:
             cell.runs += 1
             self._run(cell, kills)
@@ -145,16 +163,16 @@ class Soak:
         """One run to its end, killed on the way; then everything that was promised is checked."""
         key, killed = f"{cell.store}-{cell.kind}-{cell.runs}", list[float]()
         store = self._store(cell.store, key)
-        deadline = time.monotonic() + RUN_TIMEOUT_S
-        done = False
+        done, committed, moved_at = False, 0, time.monotonic()
         while not done:
             driver = self._start(cell.store, key)
             cell.drivers += 1
             while driver.poll() is None:
-                if time.monotonic() > deadline:
-                    driver.kill()
-                    raise SystemExit(f"{key} did not end in {RUN_TIMEOUT_S:.0f} s")
-                self._pause(driver, store, cell)
+                found = self._pause(driver, store, cell)
+                if found > committed:
+                    committed, moved_at = found, time.monotonic()
+                if time.monotonic() > moved_at + STANDSTILL_S:
+                    raise SystemExit(f"{key} committed nothing for {STANDSTILL_S:.0f} s")
                 at = time.time()
                 if cell.kills < kills and driver.poll() is None and self._kill(cell.kind, driver, store):
                     cell.kills += 1
@@ -183,17 +201,20 @@ class Soak:
         if kills:
             cell.worst_lost.append(len(lost) / kills)
 
-    def _pause(self, driver: subprocess.Popen[str], store: Store, cell: Cell) -> None:
-        """Let the driver work for a while once it has engines, and read what there is meanwhile. Without that while, an
-        engine would be killed whenever it starts, with the same shard in it, and its rows be taken for the cause."""
-        left_s, last = self._draw.uniform(0.2, 4.0), time.monotonic()
-        while driver.poll() is None and left_s > 0:
+    def _pause(self, driver: subprocess.Popen[str], store: Store, cell: Cell) -> int:
+        """Let the driver work for a while once it has engines, and read what there is meanwhile -> samples there at
+        most. Without that while, an engine would be killed whenever it starts, with the same shard in it, and its rows
+        be taken for the cause."""
+        left_s, last, most = self._draw.uniform(0.2, 4.0), time.monotonic(), 0
+        until = last + STANDSTILL_S
+        while driver.poll() is None and left_s > 0 and last < until:
             now = time.monotonic()
             left_s, last = left_s - (now - last if working(driver.pid, store) else 0.0), now
             with contextlib.suppress(StorageError):
-                check(store)
+                most = max(most, len(check(store)))
                 cell.readings += 1
             time.sleep(0.2)
+        return most
 
     def _kill(self, kind: str, driver: subprocess.Popen[str], store: Store) -> bool:
         if kind == "store":
@@ -240,7 +261,8 @@ class Soak:
         path.write_text(yaml.safe_dump(job), encoding="utf-8")
         command = [sys.executable, "-m", "jobs", "run", str(path), "--run", key]
         log = (self._folder / "drivers.log").open("a", encoding="utf-8")
-        return subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, text=True)
+        self._drivers.append(subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, text=True))
+        return self._drivers[-1]
 
     def _root(self, store: str) -> str:
         return str(self._folder / "output") if store == "disk" else f"s3://{self._server.server.bucket}/soak"
@@ -278,7 +300,7 @@ def check(store: Store) -> dict[str, str]:
     return texts
 
 
-def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[Cell]) -> str:
+def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: Sequence[Cell]) -> str:
     """Markdown."""
     lines = [
         "# Runs that are killed again and again",
@@ -290,13 +312,15 @@ def report(where: dict[str, Any], seed: int, undisturbed_s: float, cells: list[C
         f"- beside it ran: {where['beside']}",
         f"- seed {seed}; {sum(cell.kills for cell in cells)} kills; an undisturbed run takes {undisturbed_s:.0f} s",
         "",
-        "| store | killed | kills | runs | drivers | lost starts per kill, worst run | redone s | wall s |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| store | killed | kills | runs | drivers | lost starts per kill, worst run | redone s | wall s | commit |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for cell in cells:
         lost = f"{cell.lost_starts / cell.kills:.1f}, {max(cell.worst_lost, default=0.0):.1f}"
         times = f"{cell.redone_s / cell.kills:.2f} | {cell.wall_s / cell.kills:.1f}"
-        lines.append(f"| {cell.store} | {cell.kind} | {cell.kills} | {cell.runs} | {cell.drivers} | {lost} | {times} |")
+        counts = f"{cell.kills} | {cell.runs} | {cell.drivers}"
+        commit = (cell.conditions["git_commit"] or "unknown")[:7]
+        lines.append(f"| {cell.store} | {cell.kind} | {counts} | {lost} | {times} | {commit} |")
     return "\n".join(lines) + "\n"
 
 
@@ -305,26 +329,29 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the 200 kills")
     parser.add_argument("--beside", default="nothing", help="what else ran on the machine meanwhile, for the record")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--go-on", action="store_true", help="keep what the results have, and do the rest")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON and the Markdown")
     arguments = parser.parse_args()
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    written = arguments.results / "soak.json"
+    cells = [Cell(**cell) for cell in json.loads(written.read_text())["cells"]] if arguments.go_on else []
     where = conditions() | {"beside": arguments.beside}
     folder = Path(tempfile.mkdtemp(prefix="soak-"))  # it stays if something was wrong, to be looked at
     server = Server(folder / "s3")
+    soak = Soak(folder, server, arguments.seed)
     try:
-        soak = Soak(folder, server, arguments.seed)
-        cells = [
-            soak.play(store, kind, max(1, round(arguments.share * KILLS[kind])))
-            for store, kinds in KINDS.items()
-            for kind in kinds
-        ]
+        soak.begin()
+        for store, kind in ((store, kind) for store, kinds in KINDS.items() for kind in kinds):
+            if not any((cell.store, cell.kind) == (store, kind) for cell in cells):
+                cells.append(soak.play(store, kind, max(1, round(arguments.share * KILLS[kind]))))
+                found = {"conditions": where, "seed": arguments.seed, "cells": [asdict(cell) for cell in cells]}
+                written.write_text(json.dumps(found, indent=1) + "\n")
+                written.with_suffix(".md").write_text(report(where, arguments.seed, soak.undisturbed_s, cells))
     finally:
+        soak.end()
         server.stop()
     shutil.rmtree(folder)
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    found = {"conditions": where, "seed": arguments.seed, "cells": [asdict(cell) for cell in cells]}
-    (arguments.results / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
-    (arguments.results / "soak.md").write_text(report(where, arguments.seed, soak.undisturbed_s, cells))
-    print(report(where, arguments.seed, soak.undisturbed_s, cells))
+    print(written.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":
