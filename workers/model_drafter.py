@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from workers.batch import Segment, build_batch
+from workers.catching_up import exceed_a_pass, passes
 from workers.chains import grow_chains
 from workers.drafter import Ask, Draft, Drafted
 from workers.kv_cache import KVCache
@@ -34,14 +35,17 @@ class ModelDrafter:
         self._target_ids = torch.arange(vocab_size, device=model.device)
 
     def catch_up(self, sequences: Sequence[Drafted]) -> None:
-        behind = sorted((s for s in sequences if s.num_followed < len(s.tokens) - 1), key=lambda s: s.slot)
-        if behind:
-            self._read([(sequence, len(sequence.tokens) - 1) for sequence in behind], num_logits=0)
+        """All but the last token, which starts the next draft."""
+        for parts in passes(sequences, lambda each: _num_waiting(each) - 1):
+            self._read(parts, num_logits=0)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)
         sorted_asks = [asks[place] for place in places]
-        logits = self._read([(ask.sequence, len(ask.sequence.tokens)) for ask in sorted_asks], num_logits=1)
+        sequences = [ask.sequence for ask in sorted_asks]
+        if exceed_a_pass(sequences, _num_waiting):
+            self.catch_up(sequences)
+        logits = self._read([(sequence, _num_waiting(sequence)) for sequence in sequences], num_logits=1)
 
         def go_on(_: list[int], chains: list[tuple[Drafted, list[int]]]) -> Tensor:
             return self._forward([_last_segment(sequence, chain) for sequence, chain in chains])
@@ -54,13 +58,13 @@ class ModelDrafter:
     def forget(self, sequence_id: str) -> None:
         """All it keeps lies in the cache."""
 
-    def _read(self, until: Sequence[tuple[Drafted, int]], *, num_logits: int) -> Tensor:
-        """Go over the tokens of each sequence up to a position -> logits after the last [sequences, V]"""
+    def _read(self, parts: Sequence[tuple[Drafted, int]], *, num_logits: int) -> Tensor:
+        """Go over so many of each sequence's waiting tokens -> logits after the last [sequences, V]"""
         segments = []
-        for sequence, end in until:
-            tokens = sequence.tokens[sequence.num_followed : end]
-            segments.append(Segment(sequence.slot, sequence.num_followed, tokens, num_logits))
-            sequence.num_followed = end
+        for sequence, count in parts:
+            start = sequence.num_followed
+            segments.append(Segment(sequence.slot, start, sequence.tokens[start : start + count], num_logits))
+            sequence.num_followed += count
         return self._forward(segments)
 
     def _forward(self, segments: Sequence[Segment]) -> Tensor:
@@ -69,6 +73,11 @@ class ModelDrafter:
         batch = build_batch(segments, sharing=model.sharing, dtype=model.dtype, device=model.device)
         hidden, _ = model.forward(batch, self._cache, first_layer=self._first_layer)
         return model.logits(hidden[batch.logit_rows])[:, : len(self._target_ids)]
+
+
+def _num_waiting(sequence: Drafted) -> int:
+    """Tokens that this model has not seen."""
+    return len(sequence.tokens) - sequence.num_followed
 
 
 def _last_segment(sequence: Drafted, chain: Sequence[int]) -> Segment:

@@ -32,6 +32,9 @@ class Held:
         return max(0, min(shared - 1, self.num_followed)) if follower == self.follower else 0
 
 
+_NOTHING = Held((), None, 0)
+
+
 class SlotTable:
     """Slots of a cache under a budget in tokens."""
 
@@ -73,7 +76,7 @@ class SlotTable:
         """Whether a seated sequence is just computing a prefix that this one could copy if it waited."""
         prompt = sequence.tokens[:-1]
         coming = max((common_prefix(prompt, s.tokens) for s in self._seated.values() if s.is_prefilling), default=0)
-        at_hand = self._longest_prefix(prompt)[1]
+        _, _, at_hand = self._longest_prefix(prompt)
         return coming >= _WORTH_SHARING and coming >= at_hand + _WORTH_SHARING
 
     def _reshape(self, num_slots: int, length: int) -> None:
@@ -87,8 +90,8 @@ class SlotTable:
 
     def _place(self, sequence: Sequence) -> None:
         free = [slot for slot in range(self.cache.num_slots) if slot not in self._seated]
-        source, shared = self._longest_prefix(sequence.tokens[:-1])
-        followed = self._held()[source].followed_by(sequence.follower, shared) if shared else 0
+        source, held, shared = self._longest_prefix(sequence.tokens[:-1])
+        followed = held.followed_by(sequence.follower, shared)
         if source in free:
             slot = source
         else:
@@ -100,16 +103,13 @@ class SlotTable:
         sequence.slot, sequence.num_computed = slot, shared
         sequence.num_followed = followed
 
-    def _longest_prefix(self, prompt: Tokens[int]) -> tuple[int, int]:
-        """(slot, tokens) of the longest computed prefix that is worth sharing; (-1, 0) if there is none. The prompt's
-        last token is never shared: its logits are needed."""
-        shared = ((common_prefix(prompt, each.tokens), slot) for slot, each in self._held().items())
+    def _longest_prefix(self, prompt: Tokens[int]) -> tuple[int, Held, int]:
+        """(slot, what it holds, tokens) of the longest computed prefix that is worth sharing; no slot and no tokens if
+        there is none. The prompt's last token is never shared: its logits are needed."""
+        held = self._left | {slot: _held_by(sequence) for slot, sequence in self._seated.items()}
+        shared = ((common_prefix(prompt, each.tokens), slot) for slot, each in held.items())
         best, slot = max(shared, default=(0, -1))
-        return (slot, best) if best >= _WORTH_SHARING else (-1, 0)
-
-    def _held(self) -> dict[int, Held]:
-        """By slot, of guests present and past."""
-        return self._left | {slot: _held_by(sequence) for slot, sequence in self._seated.items()}
+        return (slot, held[slot], best) if best >= _WORTH_SHARING else (-1, _NOTHING, 0)
 
 
 def _held_by(sequence: Sequence) -> Held:

@@ -159,6 +159,9 @@ class RowCheck:
 
     def _missing(self, task: str, row: Mapping[str, Any]) -> str:
         wanted = self._columns.prompt or self._columns.messages
+        empty = next((name for name in ((wanted,) if wanted else ("prompt", "messages")) if name in row), None)
+        if empty is not None:
+            return f"column `{empty}` is null and tasks.{task} has no template"
         parts = f"column `{wanted}`" if wanted else "column `prompt` or `messages`"
         return f"the row has no {parts} and tasks.{task} has no template; its columns: {', '.join(row) or 'none'}"
 

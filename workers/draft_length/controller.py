@@ -15,6 +15,7 @@ Nothing here knows the time, a tensor or a cluster: rounds are told with what th
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -53,6 +54,8 @@ _NEWS = 1.5
 """Times as many first drafts as were known when the lengths were chosen."""
 _EXPLORED = 200
 """First drafts after which a drafter is known for a stratum."""
+_EXPLORE_SEQS = 16
+"""Sequences after which it is known in any case."""
 _EXPLORE_EVERY = 64
 """Sequences, of which one goes to another drafter than the best."""
 
@@ -65,6 +68,9 @@ class Standing:
     num_seqs: int
     shortest: int = 0
     longest: int = MAX_DRAFT_LEN
+
+    def bounded(self, length: int) -> int:
+        return min(max(length, self.shortest), self.longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +105,16 @@ class DraftLengthController:
         self._strata = {stratum: _State(evidence) for stratum, evidence in start.evidence.items()}
         self._cost = CostFit(drafters, start.rounds)
         self._blocks = PlainBlocks(plain_share, seed)
-        self._seeds = [] if start.rounds.weight >= _ENOUGH_ROUNDS else list(SEED_LENGTHS)
+        self._seeds = deque(() if start.rounds.weight >= _ENOUGH_ROUNDS else SEED_LENGTHS)
+        self._is_seeding = False
         self._priors: dict[str, Prior] = {}
         self._num_rounds = 0
         self._planned_at = -DWELL
         self._planned_for: object = None
         self._plan = RoundPlan({})
         self._is_usual = True
+        self._explored: dict[Stratum, int] = {}
+        """Sequences that a drafter got only because little was known of it."""
         self._admitted: dict[tuple[str, str, str], int] = {}
         self.num_switches = 0
 
@@ -118,9 +127,11 @@ class DraftLengthController:
         if phase == "plain":
             return RoundPlan({each.stratum: 0 for each in standings})
         self._is_usual = phase == "drafting"
+        if not self._cost.is_known:
+            return RoundPlan({each.stratum: each.bounded(self._state(each.stratum).length) for each in standings})
         if self._seeds:
-            wanted = self._seeds.pop()
-            return RoundPlan({each.stratum: min(max(wanted, each.shortest), each.longest) for each in standings})
+            self._is_seeding, wanted = True, self._seeds[0]
+            return RoundPlan({each.stratum: each.bounded(wanted) for each in standings})
         load = [(each.stratum, _octave(each.num_seqs), each.shortest, each.longest) for each in standings]
         is_old = self._num_rounds - self._planned_at >= DWELL
         if is_old or load != self._planned_for or any(self._state(each.stratum).has_learned for each in standings):
@@ -134,6 +145,11 @@ class DraftLengthController:
         self._blocks.observe(shape.num_seqs, num_tokens, ns, has_prefill=shape.prefill_tokens > 0)
         if self._is_usual:
             self._cost.observe(shape, ns / 1e9)
+        if self._is_seeding:
+            self._seeds.rotate(-1)
+            if self._is_usual and not shape.prefill_tokens:
+                self._seeds.pop()  # one whose round told nothing of the cost comes again
+            self._is_seeding = False
         if self._num_rounds % _POOL_EVERY == 0:
             self._priors.clear()
         for stratum in dict.fromkeys(tally.stratum for tally in tallies):
@@ -149,14 +165,21 @@ class DraftLengthController:
         mine = {name: Stratum(stratum.task, stratum.band, name, stratum.acceptance) for name in candidates}
         key = (stratum.task, stratum.band, stratum.acceptance)
         turn = self._admitted[key] = self._admitted.get(key, -1) + 1
-        unknown = [name for name in candidates if self._state(mine[name]).evidence.asked[0] < _EXPLORED]
+        unknown = [name for name in candidates if self._is_unknown(mine[name])]
         if len(candidates) > 1 and unknown and turn % 2 == 0:
-            return unknown[turn // 2 % len(unknown)]
+            chosen = unknown[turn // 2 % len(unknown)]
+            self._explored[mine[chosen]] = self._explored.get(mine[chosen], 0) + 1
+            return chosen
         if not self._cost.is_known:
             return candidates[0]
         best = max(candidates, key=lambda name: self._promise(mine[name], num_seqs, longest))
         others = [name for name in candidates if name != best]
         return others[turn // _EXPLORE_EVERY % len(others)] if others and turn % _EXPLORE_EVERY == 0 else best
+
+    def _is_unknown(self, stratum: Stratum) -> bool:
+        """Few of its drafts were seen, and not because it was given enough sequences and hardly drafted for them."""
+        few = self._state(stratum).evidence.asked[0] < _EXPLORED
+        return few and self._explored.get(stratum, 0) < _EXPLORE_SEQS
 
     def outlook(self, stratum: Stratum) -> Outlook:
         """What is expected of a stratum now, without optimism."""
@@ -191,7 +214,7 @@ class DraftLengthController:
     def _choose(self, standings: Sequence[Standing], common: Common) -> None:
         """Decide anew, and change only what is worth it."""
         groups = [self._group(each) for each in standings]
-        kept = [min(max(self._state(each.stratum).length, each.shortest), each.longest) for each in standings]
+        kept = [each.bounded(self._state(each.stratum).length) for each in standings]
         present = choice_of(kept, groups, common, self._cost)
         best = best_lengths(groups, common, self._cost)
         chosen: Choice = best if best.goodput > (1 + MARGIN) * present.goodput else present
@@ -203,7 +226,7 @@ class DraftLengthController:
 
     def _group(self, standing: Standing) -> Group:
         state = self._state(standing.stratum)
-        outlook = Outlook.of(state.evidence, self._prior(standing.stratum, state), hope_from=state.length)
+        outlook = Outlook.of(state.evidence, self._prior(standing.stratum, state), hope_at=state.length)
         return Group(standing.num_seqs, standing.stratum.drafter, outlook, standing.shortest, standing.longest)
 
     def _with_probes(self, standings: Sequence[Standing]) -> RoundPlan:

@@ -68,11 +68,11 @@ class CostFit:
 
     def observe(self, shape: RoundShape, seconds: float) -> None:
         """A round took so long."""
-        if shape.num_seqs == 0 or seconds <= 0.0 or (shape.prefill_tokens and not self.is_known):
+        if shape.num_seqs == 0 or seconds <= 0.0:
             return
         features = self.features(shape)
         if not self.is_known:
-            self._begin(features / seconds)
+            self._begin(features / seconds, shape.prefill_tokens / seconds)
         expected = self._line(features)
         if shape.prefill_tokens:
             price = max(0.0, seconds - expected) / shape.prefill_tokens
@@ -89,8 +89,7 @@ class CostFit:
             self._solve()
 
     def __call__(self, shape: RoundShape) -> float:
-        """Seconds that a round is expected to take. Raises AssertionError if none was ever seen."""
-        assert self.is_known
+        """Seconds that a round is expected to take; some round was seen."""
         seconds = self._line(self.features(shape))
         cell = self._cells.get(_cell(shape))
         return seconds * (cell.factor if cell else 1.0) + self._per_prefill_token * shape.prefill_tokens
@@ -118,11 +117,12 @@ class CostFit:
         assert self._guess is not None
         return max(float(features @ self._prices), _FLOOR * float(features @ self._guess))
 
-    def _begin(self, relative: NDArray[np.float64]) -> None:
-        """Guess all prices from a round's features per second."""
+    def _begin(self, relative: NDArray[np.float64], prefill: float = 0.0) -> None:
+        """Guess all prices from a round's features and prefill tokens per second."""
         of_drafters = (p for drafter in self._drafters for p in (_GUESS_STEP.get(drafter, 0.1), _GUESS_DRAFT_ROW))
         prices = (_GUESS_FIXED, _GUESS_SEQ, _GUESS_KV, *(_GUESS_ROW for _ in SEGMENTS), *of_drafters)
-        self._guess = np.array(prices) / float(relative @ np.array(prices))
+        unit = 1 / (float(relative @ np.array(prices)) + prefill * _GUESS_ROW)
+        self._guess, self._per_prefill_token = unit * np.array(prices), unit * _GUESS_ROW
         self._prices = self._guess.copy()
 
     def _solve(self) -> None:

@@ -81,13 +81,13 @@ class Outlook:
     """u_j, non-increasing: what has to be paid for."""
 
     @classmethod
-    def of(cls, evidence: Evidence, prior: Prior, hope_from: int = MAX_DRAFT_LEN) -> Outlook:
-        """Posterior means; positions from `hope_from` on are looked at with optimism, once."""
+    def of(cls, evidence: Evidence, prior: Prior, hope_at: int = MAX_DRAFT_LEN) -> Outlook:
+        """Posterior means; the position `hope_at` is looked at with optimism."""
         survival, offered = list[float](), list[float]()
         kept = there = 1.0
         for position in range(MAX_DRAFT_LEN):
             still_there = min(there, (evidence.offered[position] + there) / (evidence.asked[position] + 1.0))
-            kept *= still_there / there * hazard_of(evidence, prior, position, _HOPE if position == hope_from else 0.0)
+            kept *= still_there / there * hazard_of(evidence, prior, position, _HOPE if position == hope_at else 0.0)
             there = still_there
             survival.append(kept)
             offered.append(there)

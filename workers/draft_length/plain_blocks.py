@@ -34,9 +34,6 @@ class Side:
         self.tokens += tokens
         self.ns += ns
 
-    def __add__(self, other: Side) -> Side:
-        return Side(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
-
 
 @dataclass(slots=True)
 class Comparison:

@@ -20,14 +20,12 @@ from torch import Tensor
 
 from workers.attention import Branches
 from workers.batch import Batch, Segment, build_batch
+from workers.catching_up import exceed_a_pass, passes
 from workers.chains import grow_chains
 from workers.drafter import NOTHING, Ask, Draft, Drafted
 from workers.eagle3.growing_tree import GrowingTree
 from workers.eagle3.head import Eagle3Head
 from workers.kv_cache import KVCache
-
-_MOST_ROWS = 2048
-"""Of one pass of the head."""
 
 
 class Eagle3Drafter:
@@ -44,26 +42,17 @@ class Eagle3Drafter:
         self._layer = layer
 
     def catch_up(self, sequences: Sequence[Drafted]) -> None:
-        """Work through all pairs but the last, which starts the next draft; so many at a time that a long text needs
-        no more memory than a pass of the target."""
-        left = {sequence.slot: sequence for sequence in sequences if _num_waiting(sequence) > 1}
-        while left:
-            room, parts = _MOST_ROWS, list[tuple[Drafted, int]]()
-            for slot in sorted(left):
-                count = min(room, _num_waiting(left[slot]) - 1)
-                if count:
-                    parts.append((left[slot], count))
-                    room -= count
-            self._read([sequence for sequence, _ in parts], [count for _, count in parts], num_logits=0)
-            left = {slot: sequence for slot, sequence in left.items() if _num_waiting(sequence) > 1}
+        """Work through all pairs but the last, which starts the next draft."""
+        for parts in passes(sequences, lambda each: _num_waiting(each) - 1):
+            self._read(parts, num_logits=0)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafts = [NOTHING for _ in asks]
         places = sorted(range(len(asks)), key=lambda place: asks[place].sequence.slot)
         sequences = [asks[place].sequence for place in places]
-        if sum(_num_waiting(sequence) for sequence in sequences) > _MOST_ROWS:
+        if exceed_a_pass(sequences, _num_waiting):
             self.catch_up(sequences)
-        hidden = self._read(sequences, [_num_waiting(sequence) for sequence in sequences], num_logits=1)
+        hidden = self._read([(sequence, _num_waiting(sequence)) for sequence in sequences], num_logits=1)
         for draft, wanted in (
             (self._chains, [i for i, place in enumerate(places) if asks[place].tree is None]),
             (self._trees, [i for i, place in enumerate(places) if asks[place].tree is not None]),
@@ -111,11 +100,11 @@ class Eagle3Drafter:
     def forget(self, sequence_id: str) -> None:
         """All it keeps lies in the cache."""
 
-    def _read(self, sequences: Sequence[Drafted], counts: Sequence[int], *, num_logits: int) -> Tensor:
+    def _read(self, parts: Sequence[tuple[Drafted, int]], *, num_logits: int) -> Tensor:
         """Pair so many of each sequence's waiting features with the tokens after them; sequences in slot order -> h of
         the last pairs."""
         segments = []
-        for sequence, count in zip(sequences, counts, strict=True):
+        for sequence, count in parts:
             start = sequence.num_followed
             segments.append(Segment(sequence.slot, start, sequence.tokens[start + 1 : start + 1 + count], num_logits))
             sequence.num_followed += count

@@ -325,6 +325,11 @@ NEARLY: dict[str, tuple[Mapping[str, Any] | str, str, str]] = {
         "unknown_task",
         f"no task '{'W' * 38}… in the job; there are: default",
     ),
+    "a prompt that is null": (
+        {"id": "a", "prompt": None},
+        "missing_prompt",
+        "column `prompt` is null and tasks.default has no template",
+    ),
     "another name for the prompt": (
         {"id": "a", "instruction": "x"},
         "missing_prompt",

@@ -215,3 +215,32 @@ def test_experience_adds_in_any_order_and_survives_json() -> None:
     assert (one + other).evidence == (other + one).evidence
     assert (one + other).evidence[stratum("a")].asked == [3.0] * 8
     assert Experience.from_json((one + other).to_json()).evidence == (one + other).evidence
+
+
+def test_prefill_in_the_first_rounds_does_not_end_the_learning() -> None:
+    controller, mine = DraftLengthController(["eagle3"], plain_share=0.0), [Standing(stratum("easy"), 4)]
+    lengths = []
+    for at in range(200):
+        k = controller.plan(mine, kv_tokens=2400).lengths[stratum("easy")]
+        lengths.append(k)
+        shape = RoundShape(4, 2400, 300 if at < 50 else 0, round_shape(4, k).drafted)
+        tallies = [Tally(stratum("easy"), k, k, k, 4)] if k else []
+        controller.record(shape, round(1e9 * GPU(shape)), tallies, num_tokens=4 + 4 * k)
+    assert {0, 1, 2, 4} <= set(lengths[50:70]), "the cost of rounds is seen from different sides"
+    assert lengths[-1] >= 6
+
+
+def test_a_drafter_that_hardly_ever_drafts_does_not_keep_its_sequences() -> None:
+    """Nothing of it is seen then, but it is not unknown."""
+    controller = DraftLengthController(["eagle3", "ngram"], plain_share=0.0)
+    chosen = []
+    for _ in range(200):
+        name = controller.choose_drafter(stratum("task", ""), ["eagle3", "ngram"], 4, MAX_DRAFT_LEN)
+        chosen.append(name)
+        mine = stratum("task", name)
+        for _ in range(10):
+            k = controller.plan([Standing(mine, 4, 0, 0 if name == "ngram" else 8)], kv_tokens=0).lengths[mine]
+            tallies = [Tally(mine, k, k, k, 4)] if k else []
+            shape = round_shape(4, k, name)
+            controller.record(shape, round(1e9 * GPU(shape)), tallies, num_tokens=4 + 4 * k)
+    assert chosen.count("ngram") <= 20

@@ -40,8 +40,8 @@ def observed(hazards: list[float], rounds: int, k: int = MAX_DRAFT_LEN, seed: in
 
 
 @given(COUNTS, st.integers(-1, MAX_DRAFT_LEN))
-def test_an_outlook_is_a_survival_curve(counts: list[tuple[int, float]], hope_from: int) -> None:
-    outlook = Outlook.of(evidence_of(counts), IGNORANCE, hope_from)
+def test_an_outlook_is_a_survival_curve(counts: list[tuple[int, float]], hope_at: int) -> None:
+    outlook = Outlook.of(evidence_of(counts), IGNORANCE, hope_at)
     assert all(0 <= later <= earlier <= 1 for earlier, later in pairwise((1.0, *outlook.survival)))
     assert all(0 < later <= earlier <= 1 for earlier, later in pairwise((1.0, *outlook.offered)))
     assert all(kept <= there for kept, there in zip(outlook.survival, outlook.offered, strict=True))
@@ -49,7 +49,7 @@ def test_an_outlook_is_a_survival_curve(counts: list[tuple[int, float]], hope_fr
 
 @given(COUNTS, st.integers(0, MAX_DRAFT_LEN - 1), st.integers(1, 50), st.integers(0, MAX_DRAFT_LEN))
 def test_more_acceptance_never_makes_it_worse(
-    counts: list[tuple[int, float]], position: int, more: int, hope_from: int
+    counts: list[tuple[int, float]], position: int, more: int, hope_at: int
 ) -> None:
     before, after = evidence_of(counts), evidence_of(counts)
     for each in after.counts:
@@ -57,8 +57,8 @@ def test_more_acceptance_never_makes_it_worse(
     gained = [
         now - then
         for now, then in zip(
-            Outlook.of(after, IGNORANCE, hope_from).survival,
-            Outlook.of(before, IGNORANCE, hope_from).survival,
+            Outlook.of(after, IGNORANCE, hope_at).survival,
+            Outlook.of(before, IGNORANCE, hope_at).survival,
             strict=True,
         )
     ]
@@ -76,10 +76,10 @@ def test_the_data_win_over_the_prior() -> None:
 
 def test_optimism_looks_one_position_ahead_and_fades_with_evidence() -> None:
     known = observed([0.7] * 8, 1000, k=2)
-    plain, hopeful = Outlook.of(known, IGNORANCE), Outlook.of(known, IGNORANCE, hope_from=2)
+    plain, hopeful = Outlook.of(known, IGNORANCE), Outlook.of(known, IGNORANCE, hope_at=2)
     assert hopeful.survival[:2] == plain.survival[:2]
     assert hopeful.survival[2] > 1.2 * plain.survival[2]
-    assert Outlook.of(observed([0.7] * 8, 1000), IGNORANCE, hope_from=2).survival[2] == pytest.approx(
+    assert Outlook.of(observed([0.7] * 8, 1000), IGNORANCE, hope_at=2).survival[2] == pytest.approx(
         Outlook.of(observed([0.7] * 8, 1000), IGNORANCE).survival[2], rel=0.01
     )
 
