@@ -12,7 +12,7 @@ from jobs.options import root_option, run_argument
 from jobs.run_folder import RunFolder, find_run
 from pipeline.export.dataset import ExportFormat, ExportOrder, export
 from pipeline.layout import CURRENT
-from pipeline.run_state import open_run
+from pipeline.run_state import RunView, open_run
 
 
 @click.command()
@@ -54,12 +54,21 @@ def command(
     for path in written:
         click.echo(f"wrote {path}")
     view = open_run(folder.store)
+    if not include_errors and (failed := num_failed(view)):
+        click.echo(
+            f"{failed:,} samples failed and are not in it; they lie, with the reasons, in {view.store.url}/errors"
+        )
     if not view.is_complete:
         click.echo(
             f"{folder.run} is {view.state}: {view.samples_done:,}/{view.plan.num_samples:,} samples are done "
             "and exported; export again, with --overwrite, when the rest is"
         )
     return 0
+
+
+def num_failed(view: RunView) -> int:
+    """Samples of a complete run that became error rows; while it is not, those that planning rejected."""
+    return view.plan.num_rejected if view.manifest is None else int(view.manifest["usage"]["samples_error"])
 
 
 def refuse_loss(target: Path, overwrite: bool) -> None:

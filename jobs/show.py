@@ -48,6 +48,8 @@ def show(run: str, view: RunView, answers: int) -> None:
     known = KNOWN.get(view.plan.job["model"]["path"])
     if known is not None:
         click.echo(f"  the model is {known.about}")
+    if view.manifest is not None and view.manifest["usage"]["samples_error"]:
+        click.echo(f"  the error rows, with their reasons: {view.store.url}/errors")
     if view.done:
         click.echo(f"\nThe dataset: {view.store.url}/data\nRead it with:\n{reader(view)}")
 

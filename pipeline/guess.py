@@ -244,8 +244,12 @@ def _prompt(rows: Sequence[Row], columns: Sequence[str]) -> Guess:
     by_name = [name for wanted in PROMPT_NAMES for name in texts if name.lower() == wanted]
     if "instruction" in texts and "input" in columns:
         return Guess(template=_INSTRUCTION_AND_INPUT)
+    if not texts and messages is not None:
+        return Guess(messages=messages)  # most of it is faulty, which the rows' check tells better
     if not texts:
-        raise SourceError(f"no column holds text; the columns are {', '.join(columns) or 'none'}")
+        raise SourceError(
+            f"no column holds text; the columns are {', '.join(columns) or 'none'}; give the rows a column `prompt`"
+        )
     return Guess(prompt=by_name[0] if by_name else max(texts, key=lambda name: _num_chars(rows, name)))
 
 

@@ -205,6 +205,9 @@ def test_bad_rows_become_error_rows_and_the_good_ones_complete(
     assert "rows.jsonl:7: duplicate_id" in out
     assert "completed with errors" in out
     run = workplace.folder / "output" / "tiny-1"
+    assert f"the error rows, with their reasons: {run}/errors" in out
+    told = workplace.run("export", "--to", "jsonl")
+    assert f"2 samples failed and are not in it; they lie, with the reasons, in {run}/errors" in told
     assert len(texts(run / "data")) == 5
     errors = pq.read_table(run / "errors" / "rejected.parquet").to_pylist()
     assert [(row["source_line"], row["error"]["code"]) for row in errors] == [(6, "bad_role"), (7, "duplicate_id")]

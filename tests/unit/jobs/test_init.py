@@ -170,6 +170,14 @@ def test_rows_that_do_not_fit_are_counted_with_the_first(written):
     assert "rows.jsonl:2: column `prompt` is empty" in out
 
 
+def test_messages_that_are_mostly_faulty_are_still_messages(written):
+    wrong = [{"role": "wizard", "content": "x"}]
+    job, out = written([{"messages": wrong}, {"messages": wrong}, {"messages": [{"role": "user", "content": "x"}]}])
+    assert job.source.columns.messages == "messages"
+    assert "2 of the rows would be rejected; the first: " in out
+    assert "messages[0].role is 'wizard'" in out
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
