@@ -19,7 +19,7 @@ must not be stopped because its first rows were unlucky."""
 
 def surely_above(errors: int, samples: int, max_rate: float) -> bool:
     """Whether the true error rate is above `max_rate` (Wilson's score bound, JASA 22, 1927), judged from ENOUGH on."""
-    if samples < ENOUGH:
+    if samples < ENOUGH or errors / samples <= max_rate:  # the bound is no higher than the rate, but rounding may be
         return False
     rate, square = errors / samples, DEVIATIONS**2
     centre = rate + square / (2 * samples)

@@ -50,6 +50,10 @@ def test_it_is_never_stopped_below_the_limit_and_more_errors_never_save_it(
         assert surely_above(errors + 1, samples, max_rate)
 
 
+def test_a_run_without_errors_goes_on_where_none_is_allowed() -> None:
+    assert not any(surely_above(0, samples, 0.0) for samples in range(20_000))
+
+
 def test_no_errors_allowed_means_the_first_counts() -> None:
     assert surely_above(1, ENOUGH, 0.0)
 
