@@ -108,18 +108,54 @@ class Fallback(Section):
 
 
 class DraftPolicy(Section):
-    """How long drafts are for a task. `k` is the draft length: tokens proposed per verification."""
+    """How long drafts are for a task. K, the draft length, is how many tokens are proposed per verification."""
 
-    policy: Literal["fixed", "off"] = Field("fixed", description="off is plain decoding")
-    k: int = Field(3, ge=0, le=8, description="draft length; 0 is plain decoding")
+    policy: Literal["auto", "fixed", "off"] = Field(
+        "auto",
+        description="auto takes the K that commits the most tokens per second, 0 included; off is plain decoding",
+    )
+    k: int | None = Field(None, ge=0, le=8, description="draft length under fixed, where the default is 3; 0 is plain")
+    max_k: int = Field(8, ge=0, le=8, description="longest draft under auto")
     drafter: Drafter | None = Field(None, description="default: the job's drafter")
-    tree: DraftTree | None = Field(None, description="default: a chain")
-    fallback: Fallback | None = Field(None, description="default: drafts in every round")
+    drafters: tuple[Drafter, ...] | None = Field(
+        None, min_length=1, description="those that auto chooses from; default: drafter, and ngram beside it"
+    )
+    tree: DraftTree | None = Field(None, description="under fixed; default: a chain")
+    fallback: Fallback | None = Field(None, description="default: drafts in every round that K asks for")
 
     @field_validator("policy", mode="before")
     @classmethod
     def _bare_off(cls, value: Any) -> Any:
         return "off" if value is False else value  # YAML 1.1 reads a bare `off` as false
+
+    @model_validator(mode="after")
+    def _fits_its_policy(self) -> DraftPolicy:
+        if self.policy == "auto" and self.k is not None:
+            raise ValueError(f"k {self.k} goes with policy: fixed; auto finds its own, and max_k bounds it")
+        if self.policy == "auto" and self.tree is not None:
+            raise ValueError("a tree goes with policy: fixed; auto drafts chains")
+        if self.policy != "auto" and self.drafters is not None:
+            raise ValueError(f"drafters goes with policy: auto; {self.policy} has one drafter")
+        if self.drafters is not None and self.drafter is not None:
+            raise ValueError("both drafter and drafters are set; keep one")
+        return self
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The shortest and the longest draft."""
+        if self.policy == "auto":
+            return 0, self.max_k
+        k = 0 if self.policy == "off" else 3 if self.k is None else self.k
+        return k, k
+
+    def candidates(self, default: Drafter) -> tuple[Drafter, ...]:
+        """Drafters in order of preference, `none` left out; `default` is the job's."""
+        if self.drafters is not None:
+            return tuple(name for name in dict.fromkeys(self.drafters) if name != "none")
+        drafter = self.drafter or default
+        if self.bounds[1] == 0 or drafter == "none":
+            return ()
+        return (drafter, "ngram") if self.policy == "auto" and drafter != "ngram" else (drafter,)
 
 
 class Task(Section):
@@ -183,7 +219,18 @@ class Draft(Section):
     capture_layers: tuple[int, int, int] | None = Field(
         None, description="layers of the target whose input the head reads; default: by the head's config.json"
     )
-    policy: DraftPolicy = DraftPolicy(policy="fixed", k=3, drafter=None)
+    policy: DraftPolicy = DraftPolicy()
+    measure_share: float = Field(
+        0.02, ge=0.0, le=0.5, description="share of rounds decoded without drafts, to measure what drafting saves"
+    )
+    recheck_fraction: float = Field(
+        0.0, ge=0.0, le=1.0, description="share of samples generated again without drafts, twice, to compare the texts"
+    )
+    policy_store: str | None = Field(
+        None,
+        description="folder or s3:// prefix where runs leave what they learned of drafting, and find what earlier ones "
+        "did; default: _policy below sink.path",
+    )
     ngram_max: int = Field(3, ge=1, le=16, description="longest suffix looked up in the text so far")
     ngram_min: int = Field(2, ge=1, le=16, description="shortest suffix looked up")
 
@@ -195,7 +242,7 @@ class Draft(Section):
 
     @model_validator(mode="after")
     def _has_weights(self) -> Draft:
-        for drafter in (self.drafter, self.policy.drafter):
+        for drafter in (self.drafter, *self.policy.candidates(self.drafter)):
             if lacks := self.lacks_for(drafter):
                 raise ValueError(lacks)
         return self
@@ -219,6 +266,9 @@ class Engine(Section):
     max_batched_tokens: int = Field(512, ge=16, description="tokens of one forward pass, drafts and prefill included")
     prefill_chunk_tokens: int = Field(512, ge=16, description="prompt tokens prefilled per round at most")
     threads: int | None = Field(None, ge=1, description="torch threads per engine; default 1 on CPU")
+    trace_rounds: bool = Field(
+        False, description="write every round, with each sequence's K and acceptance, for `draftfleet simulate`"
+    )
     stall_timeout_s: float = Field(
         300.0,
         gt=0,
@@ -298,8 +348,9 @@ class Job(Section):
     @model_validator(mode="after")
     def _has_drafters(self) -> Job:
         for name, task in self.tasks.items():
-            if task.draft is not None and (lacks := self.draft.lacks_for(task.draft.drafter)):
-                raise ValueError(f"tasks.{name}.draft: {lacks}")
+            for drafter in task.draft.candidates(self.draft.drafter) if task.draft else ():
+                if lacks := self.draft.lacks_for(drafter):
+                    raise ValueError(f"tasks.{name}.draft: {lacks}")
         return self
 
     def limited(self, limit: int | None) -> Job:
@@ -316,4 +367,6 @@ class Job(Section):
     def draft_policy(self, task: Task) -> DraftPolicy:
         """The task's own draft policy, or the job's, with the drafter filled in."""
         policy = task.draft or self.draft.policy
+        if policy.drafters is not None:
+            return policy
         return policy.model_copy(update={"drafter": policy.drafter or self.draft.drafter})

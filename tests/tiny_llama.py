@@ -66,13 +66,15 @@ def make_core(
     kv_cache_dtype: str = "auto",
     draft: Draft | None = None,
     longest: int | None = None,
+    measure_share: float = 0.0,
     **engine: object,
 ) -> TorchEngine:
-    """An engine on one thread, without its own."""
+    """An engine on one thread, without its own; rounds without drafts only if they are asked for."""
     torch.set_num_threads(1)
     section = Engine.model_validate({"device": "cpu", **engine})
     model = Model.model_validate({"path": str(folder), "dtype": dtype, "kv_cache_dtype": kv_cache_dtype})
-    core, _ = create_core(model, draft or Draft(), section, longest_request_tokens=longest, threads=1)
+    drafting = (draft or Draft()).model_copy(update={"measure_share": measure_share})
+    core = create_core(model, drafting, section, longest_request_tokens=longest, threads=1)
     return core
 
 

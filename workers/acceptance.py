@@ -79,9 +79,17 @@ class Tree:
         return found
 
     @property
+    def depths(self) -> list[int]:
+        """Of each node; 1 is the first draft [N]."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(1 if parent == ROOT else found[parent] + 1)
+        return found
+
+    @property
     def depth(self) -> int:
         """Of the longest branch."""
-        return max(map(len, self.branches), default=0)
+        return max(self.depths, default=0)
 
     def is_leaf(self, node: int) -> bool:
         return node not in self.parents

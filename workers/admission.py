@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from configs.errors import RowError
+from configs.job import Drafter as Drafting
 from workers import noise
 from workers.contract import Request
 from workers.detokenizer import Detokenizer, StopFinder
+from workers.draft_length.stratum import Stratum, band_of
 from workers.drafter import Drafter
 from workers.sequence import Sequence
 
@@ -26,29 +28,37 @@ class Admission:
     cache_length: int
     """Places of a slot at most."""
     drafters: Mapping[str, Drafter]
-    default_drafter: str
+    default_drafter: Drafting
     detokenizer: Detokenizer
     device: torch.device
 
-    def admit(self, request: Request, arrived_ns: int) -> Sequence:
-        """A sequence that waits for its first step.
+    def candidates(self, request: Request) -> tuple[str, ...]:
+        """Drafters that the request may have, the preferred one first."""
+        return tuple(name for name in request.draft.candidates(self.default_drafter) if name in self.drafters)
+
+    def admit(self, request: Request, arrived_ns: int, drafter: str) -> Sequence:
+        """A sequence that waits for its first step; `drafter`: one of its candidates, or `none`.
 
         Raises:
             RowError: the request can never be served.
         """
         self._check(request)
         sampling = request.sampling
-        drafter = self._drafter_of(request)
-        k = 0 if drafter == "none" else request.draft.k
-        max_nodes = k if k == 0 else self._max_nodes(request, drafter)
+        min_draft, max_draft = (0, 0) if drafter == "none" else request.draft.bounds
+        max_nodes = max_draft if max_draft == 0 else self._max_nodes(request, drafter)
         sequence = Sequence(
             request=request,
             key=noise.sequence_key(request.seed, request.row_id, request.sample_index),
             drafter=drafter,
-            max_draft=k,
+            stratum=Stratum(request.task, band_of(sampling), drafter, request.acceptance),
+            min_draft=min_draft,
+            max_draft=max_draft,
+            next_draft=min_draft,
             max_nodes=max_nodes,
-            spare=max(0, min(max_nodes - k, self.cache_length - len(request.prompt_token_ids) - sampling.max_tokens)),
-            follower=drafter if k > 0 and self.drafters[drafter].follows else None,
+            spare=max(
+                0, min(max_nodes - max_draft, self.cache_length - len(request.prompt_token_ids) - sampling.max_tokens)
+            ),
+            follower=drafter if max_draft > 0 and self.drafters[drafter].follows else None,
             end_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_ids),
             stop_finder=StopFinder(self.detokenizer, sampling.stop) if sampling.stop else None,
             arrived_ns=arrived_ns,
@@ -77,13 +87,7 @@ class Admission:
     def _max_nodes(self, request: Request, drafter: str) -> int:
         """Drafts per round at most."""
         tree = request.draft.tree
-        return request.draft.k if tree is None or not self.drafters[drafter].draws_trees else tree.max_nodes
-
-    def _drafter_of(self, request: Request) -> str:
-        """`none` under the policy off, at K = 0, and if there is no such drafter."""
-        name = request.draft.drafter or self.default_drafter
-        is_off = request.draft.policy == "off" or request.draft.k == 0
-        return "none" if is_off or name not in self.drafters else name
+        return request.draft.bounds[1] if tree is None or not self.drafters[drafter].draws_trees else tree.max_nodes
 
 
 def row_error(code: str, message: str, *, retryable: bool = False) -> RowError:

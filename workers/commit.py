@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from configs.errors import RowError
 from workers.apportion import apportion
 from workers.contract import Event, Finished, Progress, Round, Started
+from workers.pace import Pace
 from workers.phases import Phase
 from workers.sequence import Sequence
 
@@ -58,7 +59,7 @@ def split_time(commits: Items[Commit], busy_ns: int) -> None:
         commit.sequence.engine_ns += share
 
 
-def round_of(commits: Items[Commit], busy_ns: int, phases: Mapping[Phase, int]) -> Round:
+def round_of(commits: Items[Commit], busy_ns: int, phases: Mapping[Phase, int], pace: Pace) -> Round:
     """The step as a whole."""
     num_verify = sum(commit.num_rows for commit in commits if commit.is_round)
     return Round(
@@ -72,7 +73,12 @@ def round_of(commits: Items[Commit], busy_ns: int, phases: Mapping[Phase, int]) 
         draft_ns=phases["draft"],
         verify_ns=phases["verify"],
         sample_ns=phases["sample"],
-        kv_tokens=sum(commit.sequence.num_computed for commit in commits),
+        kv_tokens=sum(commit.sequence.num_computed for commit in commits if commit.is_round),
+        num_decoding=sum(commit.is_round for commit in commits),
+        drafted=pace.drafted,
+        phase=pace.phase,
+        is_usual=pace.is_usual,
+        sequences=pace.sequences,
     )
 
 

@@ -17,12 +17,14 @@ may share.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from configs.job import Acceptance, DraftPolicy, Sampling
 
+Phase = Literal["drafting", "plain", "catching_up"]
 MAX_DRAFT_LEN = 8
 
 FinishReason = Literal["stop", "length"]
@@ -57,8 +59,8 @@ class SpeculationStats:
 
     A round is one verify step of a sequence after its prefill, K = 0 included. Lists are indexed by count
     (`acceptance_histogram[j]`: rounds that accepted exactly j), by K (`draft_len_histogram[k]`: rounds that tried k
-    drafts in a row) or by 0-based draft position (`tried_by_pos`, `accepted_by_pos`, length MAX_DRAFT_LEN). Of a tree,
-    `num_draft_tokens` counts all nodes, and K is its longest branch.
+    drafts in a row) or by 0-based draft position (`asked_by_pos`, `tried_by_pos`, `accepted_by_pos`, length
+    MAX_DRAFT_LEN). Of a tree, `num_draft_tokens` counts all nodes, and K is its longest branch.
     """
 
     num_spec_steps: int = 0
@@ -71,15 +73,21 @@ class SpeculationStats:
     accepted_by_pos: list[int] = field(default_factory=lambda: [0] * MAX_DRAFT_LEN)
     fallback_rounds: int = 0
     """Rounds without drafts because those before were refused."""
+    asked_by_pos: list[int] = field(default_factory=lambda: [0] * MAX_DRAFT_LEN)
+    """Rounds in which the drafter was asked for a draft there; it may have had none."""
 
-    def record(self, num_draft: int, num_accepted: int) -> None:
-        """Count one round that verified a chain of `num_draft` drafts and accepted the first `num_accepted`."""
-        self.record_tree(num_draft, num_draft, num_accepted, min(num_accepted + 1, num_draft))
+    def record(self, num_draft: int, num_accepted: int, asked: int | None = None) -> None:
+        """Count one round that verified a chain of `num_draft` drafts and accepted the first `num_accepted`. `asked`:
+        drafts that were asked for, if that is more."""
+        num_tried = min(num_accepted + 1, num_draft)
+        self.record_tree(num_draft, num_draft, num_accepted, num_tried, num_draft if asked is None else asked)
 
-    def record_tree(self, num_nodes: int, depth: int, num_accepted: int, num_tried: int) -> None:
+    def record_tree(self, num_nodes: int, depth: int, num_accepted: int, num_tried: int, asked: int) -> None:
         """Count one round. `depth`: of the longest branch; `num_tried`: positions at which there was a draft behind an
         accepted one, as a hazard requires: those accepted, and one more unless the accepted branch was at its end."""
-        assert 0 <= num_accepted <= num_tried <= depth <= MAX_DRAFT_LEN
+        assert 0 <= num_accepted <= num_tried <= depth <= asked <= MAX_DRAFT_LEN
+        for position in range(asked):
+            self.asked_by_pos[position] += 1
         self.num_spec_steps += num_nodes > 0
         self.num_draft_tokens += num_nodes
         self.num_accepted_draft_tokens += num_accepted
@@ -99,6 +107,7 @@ class SpeculationStats:
             _add(self.tried_by_pos, other.tried_by_pos),
             _add(self.accepted_by_pos, other.accepted_by_pos),
             self.fallback_rounds + other.fallback_rounds,
+            _add(self.asked_by_pos, other.asked_by_pos),
         )
 
     @property
@@ -172,6 +181,22 @@ Event = Started | Progress | Finished
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceRound:
+    """One sequence's part of a round."""
+
+    request_id: str
+    task: str
+    band: str
+    drafter: str
+    acceptance: Acceptance
+    asked: int
+    """K."""
+    offered: int
+    """Drafts that there were."""
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One engine step: what it processed and how long it took."""
 
@@ -190,7 +215,17 @@ class Round:
     sample_ns: int = 0
     """Part spent choosing tokens and verifying drafts. The rest of busy_ns is the host's."""
     kv_tokens: int = 0
-    """Tokens in the KV cache of the sequences of this round."""
+    """Tokens in the KV cache of the sequences that decoded."""
+    num_decoding: int = 0
+    """Of the sequences, those that decoded: one round of each."""
+    drafted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Drafter -> drafts verified, by depth."""
+    phase: Phase = "drafting"
+    """`plain`: nobody drafted, so that it can be compared; `catching_up`: the round after such a block."""
+    is_usual: bool = True
+    """No drafter had to go over a text that it had not followed."""
+    sequences: tuple[SequenceRound, ...] = ()
+    """What each sequence that decoded did; only if rounds are traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +259,18 @@ class EngineInfo:
     draft: str
     threads: int
     max_num_seqs: int
+    device_name: str = ""
+    """The GPU's or CPU's model."""
+    drafters: dict[str, str] = field(default_factory=dict)
+    """Drafter -> hash of what it drafts with."""
     versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> str:
+        """A hash of all that decides what a round takes."""
+        told = (self.name, self.version, self.device, self.device_name, self.dtype, self.threads, self.weights_sha256)
+        parts = [*map(str, told), *sorted(self.drafters.items()), *sorted(self.versions.items())]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 class Engine(Protocol):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from workers.architecture import Architecture, read_architecture
 from workers.checkpoint import Checkpoint
 from workers.contract import Capabilities, Engine, EngineInfo, Request
 from workers.detokenizer import Detokenizer
+from workers.device_name import device_name
+from workers.draft_length.controller import DraftLengthController
+from workers.draft_length.experience import Experience
 from workers.draft_model import draft_model_of
 from workers.drafter import Drafter
 from workers.eagle3.drafter import Eagle3Drafter
@@ -30,6 +35,7 @@ from workers.memory import default_kv_tokens
 from workers.model_drafter import ModelDrafter
 from workers.models import files_sha256, resolve, weights_sha256
 from workers.ngram import NgramDrafter
+from workers.pacing import Pacing
 from workers.scheduler import Limits
 from workers.slots import SlotTable
 from workers.torch_engine import TorchEngine
@@ -41,30 +47,54 @@ _WINDOW = 4
 """Requests inside the engine per sequence that it runs, so that a freed slot never waits for the event loop."""
 
 
+Learned = Callable[[EngineInfo], Experience]
+"""What is known of drafting with this engine."""
+
+
+def nothing_learned(_: EngineInfo) -> Experience:
+    return Experience()
+
+
 def create_engine(
-    model: Model, draft: Draft, engine: EngineSection, *, longest_request_tokens: int | None, threads: int
+    model: Model,
+    draft: Draft,
+    engine: EngineSection,
+    *,
+    longest_request_tokens: int | None,
+    threads: int,
+    learned: Learned = nothing_learned,
 ) -> Engine:
     """Load and warm up the engine of a job.
 
     `longest_request_tokens`: prompt + output tokens of the plan's longest request, if known; it shapes the cache.
-    `threads`: torch threads, process-wide.
+    `threads`: torch threads, process-wide. `learned`: what earlier work taught about drafting.
 
     Raises:
         ConfigError: the model or a limit cannot be served.
     """
     torch.set_num_threads(threads)
-    core, folder = create_core(model, draft, engine, longest_request_tokens=longest_request_tokens, threads=threads)
+    device, drafters = device_of(engine), _drafters_sha256(draft)
     info = EngineInfo(
         name="torch",
         version=version("draftfleet"),
-        device=device_of(engine).type,
+        device=device.type,
         dtype=model.dtype,
         model=model.path,
-        weights_sha256=weights_sha256(folder),
-        draft=_name(draft),
+        weights_sha256=weights_sha256(resolve(model.path)),
+        draft=_name(draft, drafters),
         threads=threads,
         max_num_seqs=engine.max_num_seqs,
+        device_name=device_name(device),
+        drafters=drafters,
         versions={name: version(name) for name in ("torch", "transformers", "tokenizers", "safetensors")},
+    )
+    core = create_core(
+        model,
+        draft,
+        engine,
+        longest_request_tokens=longest_request_tokens,
+        threads=threads,
+        experience=learned(info),
     )
     capabilities = Capabilities(
         samples=True,
@@ -80,9 +110,15 @@ def create_engine(
 
 
 def create_core(
-    model: Model, draft: Draft, engine: EngineSection, *, longest_request_tokens: int | None, threads: int
-) -> tuple[TorchEngine, Path]:
-    """The engine without its thread, warm, and the folder of its model."""
+    model: Model,
+    draft: Draft,
+    engine: EngineSection,
+    *,
+    longest_request_tokens: int | None,
+    threads: int,
+    experience: Experience | None = None,
+) -> TorchEngine:
+    """The engine without its thread, warm."""
     folder = resolve(model.path)
     arch = read_architecture(folder)
     device = device_of(engine)
@@ -120,16 +156,32 @@ def create_core(
         device=device,
     )
     limits = Limits(engine.max_num_seqs, engine.max_batched_tokens, engine.prefill_chunk_tokens)
-    core = TorchEngine(target, slots, admission, by_name, limits)
-    _warm_up(core)
-    return core, folder
+
+    def engine_with(controller: DraftLengthController) -> TorchEngine:
+        pacing = Pacing(controller, traces=engine.trace_rounds)
+        return TorchEngine(target, slots, admission, by_name, limits, pacing)
+
+    # What the first rounds take teaches nothing, so those of the warm-up have a controller of their own.
+    _warm_up(engine_with(DraftLengthController(list(by_name), plain_share=0.0)))
+    return engine_with(
+        DraftLengthController(list(by_name), experience, plain_share=draft.measure_share, seed=secrets.randbits(32))
+    )
 
 
-def _name(draft: Draft) -> str:
+def _drafters_sha256(draft: Draft) -> dict[str, str]:
+    """Drafter -> hash of what it drafts with, for those that a task may choose."""
+    found = {"ngram": hashlib.sha256(f"{draft.ngram_min} to {draft.ngram_max}".encode()).hexdigest()}
+    if draft.path is not None:
+        found["eagle3"] = files_sha256(head_files(Path(draft.path).expanduser()))
+    if draft.model is not None:
+        found["model"] = weights_sha256(resolve(draft.model))
+    return found
+
+
+def _name(draft: Draft, drafters: Mapping[str, str]) -> str:
     """The job's drafter, and the hashes of what it and the tasks' may load."""
-    head = [] if draft.path is None else [f"head {files_sha256(head_files(Path(draft.path).expanduser()))}"]
-    model = [] if draft.model is None else [f"model {weights_sha256(resolve(draft.model))}"]
-    return ", ".join([draft.drafter, *head, *model])
+    kinds = {"eagle3": "head", "model": "model"}
+    return ", ".join([draft.drafter, *(f"{kinds[name]} {sha}" for name, sha in drafters.items() if name in kinds)])
 
 
 def _eagle3(draft: Draft, config: HeadConfig, target: Llama, cache: KVCache, max_length: int) -> Eagle3Drafter:

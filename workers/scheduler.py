@@ -94,7 +94,9 @@ class Scheduler:
         for sequence in sequences:
             # A round yields one token more than it accepts, so a longer draft could only be truncated.
             draft = min(sequence.draft_len, sequence.num_left - 1, rows_left)
-            nodes = min(sequence.max_nodes, sequence.num_left - 1 + sequence.spare, rows_left) if draft else 0
+            # A chain has a node per depth, a tree more.
+            most = sequence.max_nodes if sequence.max_nodes > sequence.max_draft else draft
+            nodes = min(most, sequence.num_left - 1 + sequence.spare, rows_left) if draft else 0
             rows_left -= nodes
             decodes.append(Decode(sequence, draft, nodes))
         return decodes

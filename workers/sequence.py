@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workers.contract import FinishReason, Request, SpeculationStats
 from workers.detokenizer import StopFinder
+from workers.draft_length.stratum import Stratum
 
 
 @dataclass(slots=True, eq=False)
@@ -24,8 +25,11 @@ class Sequence:
     key: tuple[int, int]
     """Its noise."""
     drafter: str
+    stratum: Stratum
+    """Whose drafts it shares its draft length with."""
+    min_draft: int
     max_draft: int
-    """K; 0 is plain decoding."""
+    """Bounds of K; 0 is plain decoding."""
     max_nodes: int
     """Drafts per round at most: K, or more in a tree."""
     spare: int
@@ -54,6 +58,8 @@ class Sequence:
     """Set when it has ended."""
     text_repaired: bool = False
     stats: SpeculationStats = field(default_factory=SpeculationStats)
+    next_draft: int = 0
+    """K of the next round."""
     num_refused: int = 0
     """Rounds on end whose drafts were all refused."""
     fallback_left: int = 0
@@ -94,7 +100,7 @@ class Sequence:
     @property
     def draft_len(self) -> int:
         """Of the next round at most."""
-        return 0 if self.fallback_left else self.max_draft
+        return 0 if self.fallback_left else self.next_draft
 
     def note_round(self, num_drafts: int, num_accepted: int) -> None:
         """Keep count of refusals, and fall back to plain decoding by the task's rule."""

@@ -26,6 +26,7 @@ from workers.contract import Request, Round
 from workers.detokenizer import cut_before
 from workers.drafter import NOTHING, Ask, Chance, Draft, Drafter
 from workers.llama import Llama
+from workers.pacing import Pacing
 from workers.phases import Phases
 from workers.sampling import NOT_FINITE
 from workers.scheduler import Decode, Limits, Prefill, Schedule, Scheduler
@@ -44,6 +45,7 @@ class TorchEngine:
         admission: Admission,
         drafters: Mapping[str, Drafter],
         limits: Limits,
+        pacing: Pacing,
         *,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -52,6 +54,8 @@ class TorchEngine:
         self._admission = admission
         self._drafters = drafters
         self._scheduler = Scheduler(limits, slots)
+        self.pacing = pacing
+        """Another may take its place between requests."""
         self._sequences: dict[str, Sequence] = {}
         self._rounds: list[Round] = []
         self._clock_ns = clock_ns
@@ -76,7 +80,8 @@ class TorchEngine:
             raise row_error(
                 "duplicate_request", f"request {request.request_id!r} is running; give every sample its own id"
             )
-        sequence = self._admission.admit(request, self._clock_ns() if arrived_ns is None else arrived_ns)
+        drafter = self.pacing.drafter_for(request, self._admission.candidates(request), len(self._scheduler.running))
+        sequence = self._admission.admit(request, self._clock_ns() if arrived_ns is None else arrived_ns, drafter)
         self._sequences[sequence.id] = sequence
         self._scheduler.waiting.append(sequence)
 
@@ -94,6 +99,7 @@ class TorchEngine:
         """One forward pass, and what came of it."""
         started_ns = self._clock_ns()
         expired = self._expire(started_ns)
+        self.pacing.set_lengths(self._scheduler.running)
         schedule = self._scheduler.schedule()
         if schedule.is_empty:
             return expired
@@ -109,7 +115,10 @@ class TorchEngine:
             self._catch_up(schedule.prefills)
         now_ns = self._clock_ns()
         split_time(commits, now_ns - started_ns)
-        self._rounds.append(round_of(commits, now_ns - started_ns, self._phases.drain()))
+        pace = self.pacing.pace(schedule.decodes, drafts, commits)
+        done = round_of(commits, now_ns - started_ns, self._phases.drain(), pace)
+        self.pacing.record(done, schedule.decodes, drafts, commits)
+        self._rounds.append(done)
         return expired + [output for commit in commits for output in commit.outputs(now_ns)]
 
     def drain_rounds(self) -> list[Round]:
@@ -173,7 +182,7 @@ class TorchEngine:
         remaining = iter(verdicts)
         commits = []
         for decode, draft in zip(schedule.decodes, drafts, strict=True):
-            commits.append(self._commit_round(decode.sequence, draft, next(remaining)))
+            commits.append(self._commit_round(decode, draft, next(remaining)))
         for prefill in schedule.prefills:
             emitted = next(remaining).tokens if prefill.is_last else ()
             prefill.sequence.num_computed += prefill.num_tokens
@@ -182,9 +191,9 @@ class TorchEngine:
             commits.append(commit)
         return commits
 
-    def _commit_round(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> Commit:
-        num_drafts = len(draft.tree.tokens)
-        _record(sequence, draft, verdict)
+    def _commit_round(self, decode: Decode, draft: Draft, verdict: Verdict) -> Commit:
+        sequence, num_drafts = decode.sequence, len(draft.tree.tokens)
+        _record(decode, draft, verdict)
         sequence.num_computed += 1 + len(verdict.path)
         commit = Commit(sequence, 1 + num_drafts, is_round=True, num_drafts=num_drafts, path=verdict.path)
         self._append(commit, verdict.tokens)
@@ -257,12 +266,13 @@ def _ask(decode: Decode) -> Ask:
     return Ask(sequence, decode.max_draft, request.draft.tree, decode.max_nodes, chance)
 
 
-def _record(sequence: Sequence, draft: Draft, verdict: Verdict) -> None:
+def _record(decode: Decode, draft: Draft, verdict: Verdict) -> None:
     """Count the round."""
-    tree, accepted = draft.tree, len(verdict.path)
+    tree, accepted, stats = draft.tree, len(verdict.path), decode.sequence.stats
     end = verdict.path[-1] if verdict.path else ROOT
-    sequence.stats.record_tree(len(tree.tokens), tree.depth, accepted, accepted + (not tree.is_leaf(end)))
-    sequence.note_round(len(tree.tokens), accepted)
+    num_tried = accepted + (not tree.is_leaf(end))
+    stats.record_tree(len(tree.tokens), tree.depth, accepted, num_tried, decode.max_draft)
+    decode.sequence.note_round(len(tree.tokens), accepted)
 
 
 def _decode_segment(sequence: Sequence, draft: Draft) -> Segment:

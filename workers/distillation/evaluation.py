@@ -17,7 +17,8 @@ def acceptance(
 ) -> dict[str, SpeculationStats]:
     """Answer the examples' prompts greedily with drafts of K tokens -> task -> what was accepted."""
     longest = max(example.num_prompt for example in examples) + max_tokens
-    core, _ = create_core(model, draft, engine, longest_request_tokens=longest, threads=threads)
+    draft = draft.model_copy(update={"measure_share": 0.0})  # every round is to be judged
+    core = create_core(model, draft, engine, longest_request_tokens=longest, threads=threads)
     policy = DraftPolicy(policy="fixed", k=k, drafter=draft.drafter)
     sampling = Sampling(max_tokens=max_tokens)
     task_of: dict[str, str] = {}

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from workers.contract import MAX_DRAFT_LEN
+from workers.contract import MAX_DRAFT_LEN, Phase
 from workers.draft_length.cost import RoundShape
 from workers.draft_length.cost_fit import CostFit
 from workers.draft_length.drift import PageHinkley
@@ -27,7 +27,7 @@ from workers.draft_length.evidence import Evidence
 from workers.draft_length.experience import Experience
 from workers.draft_length.goodput import Choice, Common, Group, best_lengths, choice_of
 from workers.draft_length.hazards import MIN_STRENGTH, Outlook, Prior, hazard_of, pooled_prior
-from workers.draft_length.plain_blocks import Comparison, PlainBlocks
+from workers.draft_length.plain_blocks import PlainBlocks
 from workers.draft_length.round_sums import RoundSums
 from workers.draft_length.stratum import Stratum
 
@@ -62,12 +62,17 @@ _EXPLORE_EVERY = 64
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Sequences of a stratum in the round that begins. K is chosen from `shortest` to `longest`."""
+    """Sequences of a stratum in the round that begins. K is chosen from `shortest` to `longest`; it is fixed, and no
+    business of the stratum's own length, if they are equal."""
 
     stratum: Stratum
     num_seqs: int
     shortest: int = 0
     longest: int = MAX_DRAFT_LEN
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.shortest == self.longest
 
     def bounded(self, length: int) -> int:
         return min(max(length, self.shortest), self.longest)
@@ -75,11 +80,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """Draft lengths of a round."""
+    """Draft lengths of a round, by standing."""
 
-    lengths: Mapping[Stratum, int]
-    probed: Mapping[Stratum, int] = field(default_factory=dict)
-    """Strata at K = 0, and how many of their sequences draft one token all the same."""
+    lengths: tuple[int, ...] = ()
+    probed: tuple[int, ...] = ()
+    """How many sequences of a standing at K = 0 draft one token all the same; empty if nobody does."""
+    phase: Phase = "drafting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +114,10 @@ class DraftLengthController:
         self._seeds = deque(() if start.rounds.weight >= _ENOUGH_ROUNDS else SEED_LENGTHS)
         self._is_seeding = False
         self._priors: dict[str, Prior] = {}
-        self._num_rounds = 0
+        self.num_rounds = 0
         self._planned_at = -DWELL
         self._planned_for: object = None
-        self._plan = RoundPlan({})
+        self._plan = RoundPlan()
         self._is_usual = True
         self._explored: dict[Stratum, int] = {}
         """Sequences that a drafter got only because little was known of it."""
@@ -122,42 +128,39 @@ class DraftLengthController:
         """Draft lengths for the round that begins. `num_plain`: sequences that never draft."""
         self._is_usual = True
         if not any(each.longest for each in standings):
-            return RoundPlan({each.stratum: 0 for each in standings})
+            return RoundPlan((0,) * len(standings))
         phase = self._blocks.next_round()
         if phase == "plain":
-            return RoundPlan({each.stratum: 0 for each in standings})
+            return RoundPlan((0,) * len(standings), phase=phase)
         self._is_usual = phase == "drafting"
         if not self._cost.is_known:
-            return RoundPlan({each.stratum: each.bounded(self._state(each.stratum).length) for each in standings})
-        if self._seeds:
+            return RoundPlan(tuple(each.bounded(self._state(each.stratum).length) for each in standings), phase=phase)
+        if self._seeds and not all(each.is_fixed for each in standings):
             self._is_seeding, wanted = True, self._seeds[0]
-            return RoundPlan({each.stratum: each.bounded(wanted) for each in standings})
+            return RoundPlan(tuple(each.bounded(wanted) for each in standings), phase=phase)
         load = [(each.stratum, _octave(each.num_seqs), each.shortest, each.longest) for each in standings]
-        is_old = self._num_rounds - self._planned_at >= DWELL
-        if is_old or load != self._planned_for or any(self._state(each.stratum).has_learned for each in standings):
+        is_old = self.num_rounds - self._planned_at >= DWELL
+        has_news = any(self._state(each.stratum).has_learned for each in standings if not each.is_fixed)
+        if is_old or has_news or load != self._planned_for:
             self._choose(standings, Common(kv_tokens, num_plain))
-            self._planned_for, self._planned_at = load, self._num_rounds
-        return self._with_probes(standings)
+            self._planned_for, self._planned_at = load, self.num_rounds
+        return replace(self._with_probes(standings), phase=phase)
 
-    def record(self, shape: RoundShape, ns: int, tallies: Sequence[Tally], *, num_tokens: int) -> None:
-        """What came of the round that was planned last: what was in it, what it took, and what each draft met."""
-        self._num_rounds += 1
-        self._blocks.observe(shape.num_seqs, num_tokens, ns, has_prefill=shape.prefill_tokens > 0)
-        if self._is_usual:
+    def record(self, shape: RoundShape, ns: int, tallies: Sequence[Tally], *, is_usual: bool = True) -> None:
+        """What came of the round that was planned last: what was in it, what it took, and what each draft met.
+        `is_usual`: it took what such rounds take; not if a drafter went over a text that it had not followed."""
+        self.num_rounds += 1
+        if self._is_usual and is_usual:
             self._cost.observe(shape, ns / 1e9)
         if self._is_seeding:
             self._seeds.rotate(-1)
-            if self._is_usual and not shape.prefill_tokens:
+            if self._is_usual and is_usual and not shape.prefill_tokens:
                 self._seeds.pop()  # one whose round told nothing of the cost comes again
             self._is_seeding = False
-        if self._num_rounds % _POOL_EVERY == 0:
+        if self.num_rounds % _POOL_EVERY == 0:
             self._priors.clear()
         for stratum in dict.fromkeys(tally.stratum for tally in tallies):
             self._learn(stratum, [tally for tally in tallies if tally.stratum == stratum])
-
-    def drain_comparisons(self) -> list[Comparison]:
-        """Blocks without drafts beside their neighbours, complete since the last call."""
-        return self._blocks.drain()
 
     def choose_drafter(self, stratum: Stratum, candidates: Sequence[str], num_seqs: int, longest: int) -> str:
         """Of the drafters that a new sequence may have, the one with the highest goodput in a batch of its like.
@@ -197,10 +200,18 @@ class DraftLengthController:
         for tally in tallies:
             state.evidence.note(tally.asked, tally.offered, tally.accepted, tally.times, FORGET)
 
+    def length_of(self, stratum: Stratum) -> int:
+        """The draft length in use."""
+        return self._strata[stratum].length if stratum in self._strata else 0
+
     @property
     def lengths(self) -> dict[Stratum, int]:
         """In use, by stratum."""
         return {stratum: state.length for stratum, state in self._strata.items()}
+
+    def evidence(self, stratum: Stratum) -> Evidence:
+        """What is known of it, what was learned earlier included and what is old discounted."""
+        return self._state(stratum).evidence
 
     @property
     def rounds(self) -> RoundSums:
@@ -219,10 +230,11 @@ class DraftLengthController:
         best = best_lengths(groups, common, self._cost)
         chosen: Choice = best if best.goodput > (1 + MARGIN) * present.goodput else present
         for each, length in zip(standings, chosen.lengths, strict=True):
-            state = self._state(each.stratum)
-            self.num_switches += state.length != length
-            state.set_length(length)
-        self._plan = RoundPlan({each.stratum: n for each, n in zip(standings, chosen.lengths, strict=True)})
+            if not each.is_fixed:
+                state = self._state(each.stratum)
+                self.num_switches += state.length != length
+                state.set_length(length)
+        self._plan = RoundPlan(chosen.lengths)
 
     def _group(self, standing: Standing) -> Group:
         state = self._state(standing.stratum)
@@ -230,12 +242,13 @@ class DraftLengthController:
         return Group(standing.num_seqs, standing.stratum.drafter, outlook, standing.shortest, standing.longest)
 
     def _with_probes(self, standings: Sequence[Standing]) -> RoundPlan:
-        probed = {
-            each.stratum: min(PROBE_SEQS, each.num_seqs)
-            for each in standings
-            if self._plan.lengths[each.stratum] == 0 < each.longest and self._state(each.stratum).probe_is_due()
-        }
-        if not probed:
+        probed = tuple(
+            min(PROBE_SEQS, each.num_seqs)
+            if length == 0 < each.longest and self._state(each.stratum).probe_is_due()
+            else 0
+            for each, length in zip(standings, self._plan.lengths, strict=True)
+        )
+        if not any(probed):
             return self._plan
         self._is_usual = False
         self._planned_for = None

@@ -14,8 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.hardware import HardwareProfile
+
 SEGMENTS = (0, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Rows at which the price of a row may change."""
+
+_ROW_FEATURES = tuple(f"rows_from_{start}" for start in SEGMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,21 @@ class LinearCost:
     per_draft_step: Mapping[str, float]
     per_draft_row: Mapping[str, float]
 
+    @classmethod
+    def of(cls, profile: HardwareProfile) -> LinearCost:
+        """On that hardware. The price of a row changes at the next of SEGMENTS."""
+        starts = sorted(profile.per_row_s)
+        rows = (max(start for start in starts if start <= segment) for segment in SEGMENTS)
+        return cls(
+            fixed=profile.fixed_s,
+            per_seq=profile.per_seq_s,
+            per_row=tuple(profile.per_row_s[start] for start in rows),
+            per_kv_token=profile.per_kv_token_s,
+            per_prefill_token=profile.per_prefill_token_s,
+            per_draft_step={name: each.per_step_s for name, each in profile.drafters.items()},
+            per_draft_row={name: each.per_row_s for name, each in profile.drafters.items()},
+        )
+
     def __call__(self, shape: RoundShape) -> float:
         seconds = self.fixed + self.per_seq * shape.num_seqs + self.per_kv_token * shape.kv_tokens
         seconds += self.per_prefill_token * shape.prefill_tokens
@@ -64,6 +86,21 @@ class LinearCost:
             seconds += self.per_draft_step[drafter] * num_steps(by_depth)
             seconds += self.per_draft_row[drafter] * sum(by_depth)
         return seconds
+
+
+def feature_names(drafters: Sequence[str]) -> tuple[str, ...]:
+    """What a round is priced by."""
+    of_drafters = (f"{drafter}_{part}" for drafter in drafters for part in ("steps", "rows"))
+    return ("fixed", "seqs", "kv_tokens", *(f"rows_from_{start}" for start in SEGMENTS), *of_drafters)
+
+
+def features(shape: RoundShape, names: Sequence[str]) -> NDArray[np.float64]:
+    """The round's values of these features; one that it has and they lack is lost."""
+    found = {"fixed": 1.0, "seqs": float(shape.num_seqs), "kv_tokens": float(shape.kv_tokens)}
+    found |= zip(_ROW_FEATURES, by_segment(shape.num_rows), strict=False)
+    for drafter, by_depth in shape.drafted.items():
+        found[f"{drafter}_steps"], found[f"{drafter}_rows"] = num_steps(by_depth), sum(by_depth)
+    return np.array([found.get(name, 0.0) for name in names])
 
 
 def by_segment(rows: float) -> list[float]:

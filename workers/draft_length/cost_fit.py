@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.draft_length.cost import SEGMENTS, RoundShape, by_segment, num_steps
+from workers.draft_length.cost import SEGMENTS, RoundShape, feature_names, features
 from workers.draft_length.round_sums import RoundSums
 
 _GUESS_FIXED, _GUESS_SEQ, _GUESS_ROW, _GUESS_KV, _GUESS_DRAFT_ROW = 1.0, 0.002, 0.01, 1e-6, 0.0005
@@ -31,7 +31,8 @@ _SMOOTH = 10 * _RIDGE
 """The same for the price of a row in one segment to be twice that in the next."""
 _FLOOR = 0.02
 """Of the guess: what a round takes at least."""
-_OUTLIER = 2.0
+OUTLIER = 2.0
+"""Times as long as expected."""
 _SETTLED = 12
 """Rounds after which an outlier can be told."""
 _PREFILL_STEP = 0.05
@@ -45,21 +46,17 @@ class CostFit:
     def __init__(self, drafters: Sequence[str], start: RoundSums | None = None) -> None:
         """`drafters`: those that may draft; `start`: what earlier rounds on such a machine taught."""
         self._drafters = tuple(drafters)
-        self.sums = (start or RoundSums()).over(self.feature_names)
+        self._names = feature_names(self._drafters)
+        self.sums = (start or RoundSums()).over(self._names)
         self._guess: NDArray[np.float64] | None = None
-        self._prices = np.zeros(len(self.feature_names))
-        self._per_prefill_token = 0.0
+        self._prices = np.zeros(len(self._names))
+        self.per_prefill_token = 0.0
+        """Seconds."""
         self._num_rounds = 0
         self._cells: dict[tuple[int, int], _Cell] = {}
         if self.sums.weight:
             self._begin(self.sums.xy / self.sums.weight)
             self._solve()
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Of what a round is priced by, in order."""
-        of_drafters = (f"{drafter}_{part}" for drafter in self._drafters for part in ("steps", "rows"))
-        return ("fixed", "seqs", "kv_tokens", *(f"rows_from_{start}" for start in SEGMENTS), *of_drafters)
 
     @property
     def is_known(self) -> bool:
@@ -70,47 +67,34 @@ class CostFit:
         """A round took so long."""
         if shape.num_seqs == 0 or seconds <= 0.0:
             return
-        features = self.features(shape)
+        found = features(shape, self._names)
         if not self.is_known:
-            self._begin(features / seconds, shape.prefill_tokens / seconds)
-        expected = self._line(features)
+            self._begin(found / seconds, shape.prefill_tokens / seconds)
+        expected = self._line(found)
         if shape.prefill_tokens:
             price = max(0.0, seconds - expected) / shape.prefill_tokens
-            self._per_prefill_token += _PREFILL_STEP * (price - self._per_prefill_token)
+            self.per_prefill_token += _PREFILL_STEP * (price - self.per_prefill_token)
             return
         cell = self._cells.setdefault(_cell(shape), _Cell())
         if self.sums.weight >= _SETTLED:
-            seconds = min(seconds, _OUTLIER * expected * cell.factor)
-        cell.observe(features, seconds / expected)
+            seconds = min(seconds, OUTLIER * expected * cell.factor)
+        cell.observe(found, seconds / expected)
         self.sums.discount(_DISCOUNT)
-        self.sums.add(features, seconds)
+        self.sums.add(found, seconds)
         self._num_rounds += 1
         if self._num_rounds % (_REFIT_EARLY if self._num_rounds < _EARLY else _REFIT_LATE) == 0:
             self._solve()
 
     def __call__(self, shape: RoundShape) -> float:
         """Seconds that a round is expected to take; some round was seen."""
-        seconds = self._line(self.features(shape))
+        seconds = self._line(features(shape, self._names))
         cell = self._cells.get(_cell(shape))
-        return seconds * (cell.factor if cell else 1.0) + self._per_prefill_token * shape.prefill_tokens
-
-    def features(self, shape: RoundShape) -> NDArray[np.float64]:
-        """[features] of `feature_names`."""
-        found = np.zeros(len(self._prices))
-        found[:3] = 1.0, shape.num_seqs, shape.kv_tokens
-        rows = by_segment(shape.num_rows)
-        found[3 : 3 + len(rows)] = rows
-        at = 3 + len(SEGMENTS)
-        for drafter in self._drafters:
-            if by_depth := shape.drafted.get(drafter):
-                found[at : at + 2] = num_steps(by_depth), sum(by_depth)
-            at += 2
-        return found
+        return seconds * (cell.factor if cell else 1.0) + self.per_prefill_token * shape.prefill_tokens
 
     @property
     def prices(self) -> dict[str, float]:
         """Seconds per feature."""
-        return dict(zip(self.feature_names, self._prices.tolist(), strict=True))
+        return dict(zip(self._names, self._prices.tolist(), strict=True))
 
     def _line(self, features: NDArray[np.float64]) -> float:
         """Seconds by the prices; rounds without sense may make all of those zero, and no round is free."""
@@ -122,7 +106,7 @@ class CostFit:
         of_drafters = (p for drafter in self._drafters for p in (_GUESS_STEP.get(drafter, 0.1), _GUESS_DRAFT_ROW))
         prices = (_GUESS_FIXED, _GUESS_SEQ, _GUESS_KV, *(_GUESS_ROW for _ in SEGMENTS), *of_drafters)
         unit = 1 / (float(relative @ np.array(prices)) + prefill * _GUESS_ROW)
-        self._guess, self._per_prefill_token = unit * np.array(prices), unit * _GUESS_ROW
+        self._guess, self.per_prefill_token = unit * np.array(prices), unit * _GUESS_ROW
         self._prices = self._guess.copy()
 
     def _solve(self) -> None:
@@ -158,7 +142,7 @@ class _Cell:
     def observe(self, features: NDArray[np.float64], ratio: float) -> None:
         self._count += 1
         self.features = features
-        log = math.log(min(_OUTLIER, max(1 / _OUTLIER, ratio)))
+        log = math.log(min(OUTLIER, max(1 / OUTLIER, ratio)))
         self._mean += (log - self._mean) / min(self._count, 20)
 
     def follow(self, ratio: float) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
-from workers.contract import MAX_DRAFT_LEN
+from workers.contract import MAX_DRAFT_LEN, SpeculationStats
 
 
 def _zeros() -> list[float]:
@@ -29,6 +30,13 @@ class Evidence:
     tried: list[float] = field(default_factory=_zeros)
     """There was a draft behind an accepted one, so its acceptance is a hazard's."""
     accepted: list[float] = field(default_factory=_zeros)
+
+    @classmethod
+    def of_stats(cls, stats: SpeculationStats) -> Evidence:
+        """What a sample's, a shard's or a run's statistics over chains say."""
+        at_least = list(accumulate(reversed(stats.draft_len_histogram)))[::-1]
+        counts = (stats.asked_by_pos, at_least[1:], stats.tried_by_pos, stats.accepted_by_pos)
+        return cls(*([float(count) for count in each] for each in counts))
 
     def note(self, asked: int, offered: int, accepted: int, times: int = 1, discount: float = 1.0) -> None:
         """Count `times` equal rounds. `discount` is what each observation leaves of those before it, per position."""

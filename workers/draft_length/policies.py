@@ -25,17 +25,17 @@ class Controlled:
         """`strata`: by number of the task."""
         self.controller = controller
         self._strata = strata
-        self._numbers = {stratum: task for task, stratum in enumerate(strata)}
-        self._tokens = 0
 
     def plan(self, tasks: Ints, is_new: NDArray[np.bool_], kv_tokens: int) -> Ints:
         counts = np.bincount(tasks, minlength=len(self._strata))
-        standings = [Standing(self._strata[task], int(counts[task])) for task in np.flatnonzero(counts)]
+        present = np.flatnonzero(counts)
+        standings = [Standing(self._strata[task], int(counts[task])) for task in present]
         plan = self.controller.plan(standings, kv_tokens=kv_tokens)
-        by_task = np.array([plan.lengths.get(stratum, 0) for stratum in self._strata])
+        by_task = np.zeros(len(self._strata), dtype=np.int64)
+        by_task[present] = plan.lengths
         lengths = by_task[tasks]
-        for stratum, num_seqs in plan.probed.items():
-            lengths[np.flatnonzero(tasks == self._numbers[stratum])[:num_seqs]] = 1
+        for task, num_seqs in zip(present, plan.probed, strict=False):
+            lengths[np.flatnonzero(tasks == task)[:num_seqs]] = 1
         return lengths
 
     def record(self, outcome: Outcome, shape: RoundShape) -> None:
@@ -46,8 +46,7 @@ class Controlled:
             for (task, drafted, accepted), times in zip(kinds.tolist(), counts.tolist(), strict=True)
             if drafted
         ]
-        tokens = int(len(outcome.tasks) + outcome.accepted.sum())
-        self.controller.record(shape, round(outcome.seconds * 1e9), tallies, num_tokens=tokens)
+        self.controller.record(shape, round(outcome.seconds * 1e9), tallies)
 
 
 class Fixed:

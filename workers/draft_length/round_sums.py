@@ -3,7 +3,7 @@ a fleet's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +26,14 @@ class RoundSums:
     """Rounds."""
 
     @classmethod
-    def zero(cls, names: Sequence[str]) -> RoundSums:
+    def zero(cls, names: Iterable[str]) -> RoundSums:
         return cls().over(names)
 
-    def over(self, names: Sequence[str]) -> RoundSums:
+    def over(self, names: Iterable[str]) -> RoundSums:
         """The same in other features: those it does not know are zero. A copy."""
+        names = tuple(names)
         known = [(new, self.names.index(name)) for new, name in enumerate(names) if name in self.names]
-        found = RoundSums(tuple(names), _nothing(len(names), len(names)), _nothing(len(names)), self.weight)
+        found = RoundSums(names, _nothing(len(names), len(names)), _nothing(len(names)), self.weight)
         if known:
             new, old = np.array(known).T
             found.xx[np.ix_(new, new)] = self.xx[np.ix_(old, old)]
@@ -67,6 +68,8 @@ class RoundSums:
     def from_json(cls, data: dict[str, Any]) -> RoundSums:
         """Raises ValueError or KeyError for anything else than `to_json` gives."""
         names = tuple(data["names"])
+        if not names:
+            return cls()
         xx, xy = np.array(data["xx"], dtype=float), np.array(data["xy"], dtype=float)
         if xx.shape != (len(names), len(names)) or xy.shape != (len(names),):
             raise ValueError(f"sums over {len(names)} features have shapes {xx.shape} and {xy.shape}")

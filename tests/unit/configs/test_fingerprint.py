@@ -30,11 +30,20 @@ OTHER_VALUES: dict[str, Any] = {
     "cluster.address": "auto",
     "draft.drafter": "none",
     "draft.policy.drafter": "none",
+    "draft.policy.drafters": ["ngram"],
+    "draft.policy.k": 5,
+    "draft.policy.max_k": 4,
+    "tasks.*.draft.k": 5,
+    "tasks.*.draft.drafters": ["ngram"],
+    "tasks.*.draft.max_k": 4,
     "draft.capture_layers": [1, 2, 3],
     "draft.ngram_min": 1,
     "tasks.*.draft.drafter": "none",
 }
 """Values unlike the default, where the key's type alone does not tell one."""
+
+FIXED_ONLY = {"k", "tree"}
+"""Keys of a draft policy that go with `policy: fixed`."""
 
 
 def semantic(job: Job, **changed: Any) -> dict[str, str]:
@@ -70,14 +79,18 @@ def other_value(key: Key) -> Any:
     return "other"
 
 
-def changed(key: Key) -> Job:
+def before_and_after(key: Key) -> tuple[Job, Job]:
+    """Jobs that differ in this key alone."""
     data = {**BASE, "source": dict(BASE["source"]), "tasks": {"code": {}}}
     *above, last = ["code" if part == "*" else part for part in key.path]
     inner = data
-    for part in above:
+    for depth, part in enumerate(above, 1):
         inner = inner.setdefault(part, {})
+        if key.path[depth] in FIXED_ONLY:
+            inner["policy"] = "fixed"
+    before = Job.model_validate(data)
     inner[last] = other_value(key)
-    return Job.model_validate(data)
+    return before, Job.model_validate(data)
 
 
 def lists(key: Key, prefixes: tuple[tuple[str, ...], ...]) -> bool:
@@ -90,7 +103,7 @@ def test_every_key_moves_its_own_fingerprint_only(key):
     assert sum(places) == 1, f"{dotted(key.path)} belongs in exactly one of the three lists"
     if key.type == "torch":
         return  # the only choice so far
-    base, other = Job.model_validate(BASE), changed(key)
+    base, other = before_and_after(key)
     assert other != base
     moves = [semantic(base) != semantic(other), execution(base) != execution(other)]
     assert moves == places[:2]

@@ -33,6 +33,12 @@ def states(core: TorchEngine, sequence: Sequence, layer: int, length: int) -> to
     return torch.stack([keys[sequence.slot, :, :length], values[sequence.slot, :, :length]])
 
 
+def taps(core: TorchEngine, sequence: Sequence) -> torch.Tensor:
+    """[tokens, taps] that a head has read or will."""
+    places = torch.arange(sequence.num_computed)
+    return core._slots.cache.taps(torch.full_like(places, sequence.slot), places)
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 5))
 def test_after_any_rounds_it_is_a_fresh_prefill(draft: tuple[Path, Draft], seed: int, size: int) -> None:
@@ -65,6 +71,7 @@ def test_after_any_rounds_it_is_a_fresh_prefill(draft: tuple[Path, Draft], seed:
         for layer in range(LAYERS):
             expected = states(fresh, other, layer, sequence.num_computed)
             torch.testing.assert_close(states(core, sequence, layer, sequence.num_computed), expected)
+        torch.testing.assert_close(taps(core, sequence), taps(fresh, other)[: sequence.num_computed])
         pairs = min(sequence.num_followed, other.num_followed)
         assert pairs >= sequence.num_prompt - 1
         torch.testing.assert_close(states(core, sequence, LAYERS, pairs), states(fresh, other, LAYERS, pairs))

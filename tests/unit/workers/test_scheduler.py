@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_llama import make_request
 
+from workers.draft_length.stratum import Stratum
 from workers.scheduler import Limits, Schedule, Scheduler
 from workers.sequence import Sequence
 
@@ -32,7 +33,10 @@ def waiting_sequence(name: str, prompt: int, *, k: int = 0, max_tokens: int = 10
         request=make_request(name, [1] * prompt, k=k, max_tokens=max_tokens),
         key=(0, 0),
         drafter="ngram",
+        stratum=Stratum("default", "greedy", "ngram"),
+        min_draft=k,
         max_draft=k,
+        next_draft=k,
         max_nodes=k,
         spare=0,
         follower=None,

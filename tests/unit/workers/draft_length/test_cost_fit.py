@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from workers.draft_length.cost import SEGMENTS, Cost, LinearCost, RoundShape
+from workers.draft_length.cost import SEGMENTS, Cost, LinearCost, RoundShape, feature_names, features
 from workers.draft_length.cost_fit import CostFit
 from workers.draft_length.round_sums import RoundSums
 
@@ -103,10 +103,10 @@ def test_one_round_is_enough_to_begin() -> None:
 
 
 def test_sums_of_two_engines_start_a_third() -> None:
-    sums = [RoundSums.zero(CostFit(["eagle3", "ngram"]).feature_names) for _ in range(2)]
+    sums = [RoundSums.zero(feature_names(["eagle3", "ngram"])) for _ in range(2)]
     draws = random.Random(5)
     for each in MANY * 8:
-        sums[draws.randint(0, 1)].add(CostFit(["eagle3", "ngram"]).features(each), ROOFLINE(each))
+        sums[draws.randint(0, 1)].add(features(each, feature_names(["eagle3", "ngram"])), ROOFLINE(each))
     both = RoundSums.from_json((sums[0] + sums[1]).to_json())
     fit = CostFit(["ngram", "eagle3", "model"], both)  # in another order, with a drafter more
     for each in MANY:

@@ -6,13 +6,14 @@ import random
 
 import pytest
 
-from workers.draft_length.plain_blocks import BLOCK_ROUNDS, Comparison, PlainBlocks
+from workers.draft_length.comparison import Comparer, Comparison
+from workers.draft_length.plain_blocks import BLOCK_ROUNDS, PlainBlocks
 
 
 def run(blocks: PlainBlocks, rounds: int, seed: int = 0) -> tuple[int, list[Comparison]]:
     """Rounds at a batch that wanders; drafting makes 2.5 tokens per sequence in 1.4 of the time."""
     draws, plain, found = random.Random(seed), 0, list[Comparison]()
-    batch = 16
+    batch, comparer = 16, Comparer()
     for _ in range(rounds):
         batch = max(1, min(32, batch + draws.choice((-1, 0, 0, 1))))
         phase = blocks.next_round()
@@ -21,8 +22,9 @@ def run(blocks: PlainBlocks, rounds: int, seed: int = 0) -> tuple[int, list[Comp
         ns = round(base if phase == "plain" else 1.4 * base)
         if phase == "catching_up":
             ns *= 5
-        blocks.observe(batch, batch if phase == "plain" else round(2.5 * batch), ns, has_prefill=draws.random() < 0.1)
-        found += blocks.drain()
+        tokens = batch if phase == "plain" else round(2.5 * batch)
+        comparer.observe(phase, batch, tokens, ns, has_prefill=draws.random() < 0.1)
+        found += comparer.drain()
     return plain, found
 
 
