@@ -13,8 +13,9 @@ import json
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -30,22 +31,28 @@ from pipeline.footer import ShardFooter
 from pipeline.layout import data_key, ledger_key
 from pipeline.ledger import Ledger
 from pipeline.plan import Plan, PlannedShard, load_plan, read_planned
+from pipeline.policy import Policy
 from pipeline.provenance import git_commit, versions
 from pipeline.quarantine import Start, Step, next_step
+from pipeline.recheck import Recheck, recheck, sum_of
 from pipeline.retry import replace_shard
 from pipeline.shard_tables import error_table, output_table
-from pipeline.shard_work import Sample, generate_shard
+from pipeline.shard_work import Sample, drafting_of, generate_shard
 from pipeline.starts import announce, read_starts
 from pipeline.store.base import Store
 from pipeline.store.open import open_store
+from pipeline.trace import TraceWriter
 from pipeline.usage import Usage
 from pipeline.watchdog import Watchdog
-from workers.contract import Engine, EngineInfo, Request
+from workers.contract import Engine, EngineInfo, Finished, Request
+from workers.draft_length.experience import Experience
 
 LOOK_PERIOD_S = 1.0
 """Of the watchdog."""
 LOAD_TIMEOUTS = 10
 """Loading may take so many times `engine.stall_timeout_s`: weights may come over a network."""
+KNOWN_OBSERVATIONS, KNOWN_ROUNDS = 200.0, 200.0
+"""What earlier work counts for at most, per draft position and in rounds: what is new soon outweighs it."""
 LAST_WORDS_S = 10.0
 """For the account of a broken engine, which its replacement must not wait for."""
 RECEIPT_SCHEMA = pa.schema(
@@ -78,6 +85,8 @@ class Assignment:
     """The job as JSON: operational settings may differ from the plan's on a resume."""
     retry_errors: bool = False
     """Try the failed samples of committed shards again."""
+    known: str | None = None
+    """Key of what is known of drafting; None: nothing."""
 
 
 class EngineActor:
@@ -93,6 +102,7 @@ class EngineActor:
         self._job = Job.model_validate_json(assignment.job)
         self._errors = ErrorRate(self._job.limits.max_error_rate)
         self._watchdog = Watchdog(self._job.engine.stall_timeout_s)
+        self._trace = TraceWriter(self._store, self._incarnation)
         self._put_ledger()  # an engine that dies before it is up is told by nothing else
         with self._watchdog.allowing(LOAD_TIMEOUTS):
             self._engine = self._load()
@@ -130,7 +140,15 @@ class EngineActor:
             self._job.engine,
             longest_request_tokens=self._plan.longest_request_tokens,
             threads=self._assignment.threads,
+            learned=self._learned,
         )
+
+    def _learned(self, info: EngineInfo) -> Experience:
+        """What earlier runs, and this one before, taught about drafting with such an engine."""
+        if self._assignment.known is None:
+            return Experience()
+        policy = Policy.from_json(json.loads(self._store.get(self._assignment.known)))
+        return policy.for_engine(info, KNOWN_OBSERVATIONS, KNOWN_ROUNDS)
 
     async def _work(self, shard: PlannedShard) -> Receipt:
         if (stands := await asyncio.to_thread(self._stands, shard)) is not None:
@@ -158,8 +176,9 @@ class EngineActor:
     ) -> tuple[list[Sample], ShardFooter]:
         started = time.time()
         shard_attempt = await asyncio.to_thread(self._announce, shard.shard, step)
-        samples = await self._generate(rows, step, old)
-        return samples, self._footer(shard, rows, samples, shard_attempt, started)
+        samples, rechecked = await self._generate(rows, step, old)
+        footer = self._footer(shard, rows, samples, shard_attempt, started)
+        return samples, footer if rechecked is None else replace(footer, recheck=rechecked.to_json())
 
     async def _finish(
         self, rows: pa.Table, samples: list[Sample], footer: ShardFooter, old: CommittedShard | None
@@ -200,17 +219,26 @@ class EngineActor:
     def _committed(self, shard: PlannedShard) -> CommittedShard | None:
         return read_committed(self._store, shard.task, shard.shard) if self._assignment.retry_errors else None
 
-    async def _generate(self, rows: pa.Table, step: Step, old: CommittedShard | None) -> list[Sample]:
+    async def _generate(
+        self, rows: pa.Table, step: Step, old: CommittedShard | None
+    ) -> tuple[list[Sample], Recheck | None]:
         # What a probe generates comes again; and of samples that failed once, many may fail again: no reason to stop.
         errors = self._errors if old is None and not step.is_probe else None
+        only = None if old is None else old.failed
         self._ledger.shard_started()
         try:
-            return await generate_shard(
-                self._engine, self._job, rows, step, errors, None if old is None else old.failed
-            )
+            samples = await generate_shard(self._engine, self._job, rows, step, errors, only)
+            return samples, None if step.is_probe else await self._recheck(samples)
         finally:
             self._account()
             self._ledger.shard_generated()
+
+    async def _recheck(self, samples: list[Sample]) -> Recheck | None:
+        fraction = self._job.draft.recheck_fraction
+        if not fraction:
+            return None
+        done = ((each.request, each.result) for each in samples if isinstance(each.result, Finished))
+        return await recheck(self._engine, done, fraction)
 
     def _starts(self, shard: int) -> list[Start]:
         # Whoever has failed samples tried again has changed something: what earlier drivers saw is not for this one.
@@ -231,7 +259,8 @@ class EngineActor:
         errors = error_table(rows, samples, self._assignment.attempt)
         if old is None:
             return commit_shard(self._store, footer, ok, errors, sink.compression, self._faults)
-        footer = replace(footer, usage=old.usage_with(footer.usage))
+        usage, drafting = old.usage_with(footer.usage), (*old.footer.drafting, *footer.drafting)
+        footer = replace(footer, usage=usage, drafting=drafting, recheck=sum_of(old.footer.recheck, footer.recheck))
         ok = old.rows_with(ok, rows.column("_id").to_pylist())
         return replace_shard(self._store, old, footer, ok, errors, sink.compression, self._faults)
 
@@ -259,6 +288,7 @@ class EngineActor:
             started=started,
             finished=time.time(),
             shard_attempt=shard_attempt,
+            drafting=tuple(drafting_of(samples, info).to_json()["strata"]),
         )
 
     def _host(self, info: EngineInfo) -> dict[str, object]:
@@ -271,6 +301,7 @@ class EngineActor:
             if self._beat is not None:
                 return
             _refuse_other_weights(self._plan, self._engine.info())
+            self._ledger.runs_on(self._engine.info().machine)
             self._ledger.enter("warm_up")
             with self._watchdog.allowing(1):
                 await _warm_up(self._engine)
@@ -278,13 +309,12 @@ class EngineActor:
             self._ledger.enter("waiting_input")
             self._loop = asyncio.get_running_loop()
             # Plain arguments, not self: the task must not keep the actor alive past its last handle.
-            self._beat = asyncio.create_task(
-                _heartbeat(self._ledger, self._errors, self._store, self._incarnation, self._assignment.heartbeat_s)
-            )
-            self._watch = asyncio.create_task(_watch(self._engine, self._ledger, self._watchdog))
+            put = partial(_put_snapshot, self._ledger, self._errors, self._store, self._incarnation)
+            self._beat = asyncio.create_task(_heartbeat(put, self._trace, self._assignment.heartbeat_s))
+            self._watch = asyncio.create_task(_watch(self._engine, self._ledger, self._trace, self._watchdog))
 
     def _account(self) -> None:
-        self._ledger.rounds(self._engine.drain_rounds())
+        _take_rounds(self._engine, self._ledger, self._trace)
 
     def _put_ledger(self, died_of: str | None = None) -> None:
         _put_snapshot(self._ledger, self._errors, self._store, self._incarnation, died_of)
@@ -299,6 +329,7 @@ class EngineActor:
         with contextlib.suppress(Exception):  # the process ends next; a lost last heartbeat is allowed
             asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop).result(timeout=10)
             self._put_ledger()
+            self._trace.flush(least=1)
 
 
 def _planned(store: Store) -> Plan:
@@ -348,18 +379,25 @@ async def _warm_up(engine: Engine) -> None:
         pass
 
 
-async def _watch(engine: Engine, ledger: Ledger, watchdog: Watchdog) -> None:
+def _take_rounds(engine: Engine, ledger: Ledger, trace: TraceWriter) -> None:
+    rounds = engine.drain_rounds()
+    ledger.rounds(rounds)
+    trace.add(rounds)
+
+
+async def _watch(engine: Engine, ledger: Ledger, trace: TraceWriter, watchdog: Watchdog) -> None:
     """Apart from the heartbeat, which a slow store may hold up."""
     while True:
-        ledger.rounds(engine.drain_rounds())
+        _take_rounds(engine, ledger, trace)
         watchdog.look(ledger.work.rounds, ledger.is_generating)
         await asyncio.sleep(LOOK_PERIOD_S)
 
 
-async def _heartbeat(ledger: Ledger, errors: ErrorRate, store: Store, incarnation: str, period_s: float) -> None:
+async def _heartbeat(put: Callable[[], None], trace: TraceWriter, period_s: float) -> None:
     while True:
         with contextlib.suppress(Exception):  # the account is late, not lost: the next beat writes all of it
-            await asyncio.to_thread(_put_snapshot, ledger, errors, store, incarnation)
+            await asyncio.to_thread(put)
+            await asyncio.to_thread(trace.flush)
         await asyncio.sleep(period_s)
 
 

@@ -49,6 +49,10 @@ class ShardFooter:
     """Where its error rows are; None if there are none."""
     shard_attempt: int = 1
     """How often an engine has started on this shard."""
+    drafting: tuple[dict[str, Any], ...] = ()
+    """What its ok samples taught: strata as in `Policy.to_json`."""
+    recheck: dict[str, Any] | None = None
+    """`Recheck.to_json`; None if the job asked for none."""
 
     def to_bytes(self) -> bytes:
         return json.dumps({**asdict(self), "usage": self.usage.to_json()}, sort_keys=True).encode()
@@ -58,7 +62,8 @@ class ShardFooter:
         """Inverse of `to_bytes`; what another version wrote beside is passed over."""
         data = json.loads(raw)
         known: dict[str, Any] = {each.name: data[each.name] for each in fields(cls) if each.name in data}
-        return cls(**{**known, "usage": Usage.from_json(data["usage"])})
+        known |= {"usage": Usage.from_json(data["usage"]), "drafting": tuple(known.get("drafting", ()))}
+        return cls(**known)
 
 
 def read_footer(store: Store, key: str) -> ShardFooter:

@@ -11,6 +11,9 @@
     _superseded/<kind>/<file>       what `resume --retry-errors` replaced
     _ledger/<incarnation>.json      an engine's life, overwritten as it goes
     _ledger/driver-<attempt>.json   one driver's work on the run
+    _policy/start.json              what the run's first engines knew of drafting, and from which runs
+    _policy/<attempt>.json          the same, with what the run had taught before this attempt
+    _traces/<incarnation>-<n>.parquet  an engine's rounds, if engine.trace_rounds
     _lease.json                     who is driving, with a heartbeat
     _stop.json                      somebody asked the run to stop
     _manifest.json                  the run is complete
@@ -29,6 +32,8 @@ MANIFEST = "_manifest.json"
 DATA_DIR = "data/"
 ERRORS_DIR = "errors/"
 LEDGER_DIR = "_ledger/"
+TRACES_DIR = "_traces/"
+POLICY_START = "_policy/start.json"
 ATTEMPTS_DIR = "_attempts/"
 
 REJECTED_KEY = "errors/rejected.parquet"
@@ -84,6 +89,14 @@ def attempt_key(shard: int, number: int) -> str:
 
 def plan_rejected(plan_hash: str) -> str:
     return f"{plan_dir(plan_hash)}rejected.parquet"
+
+
+def policy_key(attempt: int) -> str:
+    return f"_policy/{attempt}.json"
+
+
+def trace_key(incarnation: str, number: int) -> str:
+    return f"{TRACES_DIR}{incarnation}-{number:05d}.parquet"
 
 
 def ledger_key(incarnation: str) -> str:

@@ -22,6 +22,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from workers.contract import Round
+from workers.draft_length.comparison import Comparer, Comparison
+from workers.draft_length.cost import RoundShape, feature_names, features
+from workers.draft_length.round_sums import RoundSums
 
 Part = Literal["load", "warm_up", "serving", "waiting_input", "waiting_storage", "teardown"]
 STARTING: tuple[Part, ...] = ("load", "warm_up")
@@ -82,7 +85,14 @@ class Ledger:
         self._committing = 0
         self._idle_since_commit = 0
         self._busy = 0
+        self._round_sums = RoundSums()
+        self._comparer = Comparer()
+        self._comparisons: list[Comparison] = []
         self.work = Work()
+
+    def runs_on(self, machine: str) -> None:
+        """`EngineInfo.machine`, known once the engine is loaded."""
+        self._identity["machine"] = machine
 
     @property
     def is_generating(self) -> bool:
@@ -125,11 +135,27 @@ class Ledger:
                 work.verify_tokens += done.num_verify_tokens
                 work.draft_tokens += done.num_draft_tokens
                 work.accepted_tokens += done.num_accepted_tokens
-                work.sequence_rounds += done.num_verify_tokens - done.num_draft_tokens
+                work.sequence_rounds += done.num_decoding
                 work.output_tokens += done.num_output_tokens
                 work.draft_ns += done.draft_ns
                 work.verify_ns += done.verify_ns
                 work.sample_ns += done.sample_ns
+                self._learn(done)
+
+    def _learn(self, done: Round) -> None:
+        """What the round says of the cost of rounds, and of what drafting saves."""
+        if done.num_decoding == 0:
+            return
+        self._comparer.observe(
+            done.phase, done.num_decoding, done.num_output_tokens, done.busy_ns, has_prefill=done.num_prefill_tokens > 0
+        )
+        self._comparisons += self._comparer.drain()
+        if done.is_usual and not done.num_prefill_tokens and done.busy_ns > 0:
+            shape = RoundShape(done.num_decoding, done.kv_tokens, 0, done.drafted)
+            names = feature_names(sorted(done.drafted))
+            if not set(names) <= set(self._round_sums.names):
+                self._round_sums = self._round_sums.over(dict.fromkeys((*self._round_sums.names, *names)))
+            self._round_sums.add(features(shape, self._round_sums.names), done.busy_ns / 1e9)
 
     def seconds(self) -> Seconds:
         """The account up to now; closing it does not change it."""
@@ -163,6 +189,8 @@ class Ledger:
             "lifetime_ns": seconds.lifetime,
             "seconds_ns": asdict(seconds),
             "work": asdict(self.work),
+            "round_sums": self._round_sums.to_json(),
+            "comparisons": [each.to_json() for each in self._comparisons],
         }
 
     def _settle(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,12 @@ import pyarrow as pa
 from configs.errors import RowError
 from configs.job import DraftPolicy, Job, Sampling, Task
 from pipeline.error_rate import ErrorRate
+from pipeline.policy import Policy
 from pipeline.quarantine import KILLS, Step
 from pipeline.usage import Usage
-from workers.contract import Engine, Finished, Request
+from workers.contract import Engine, EngineInfo, Finished, Request
+from workers.draft_length.evidence import Evidence
+from workers.draft_length.stratum import Stratum, band_of
 
 KILLER = RowError(
     "engine_killed",
@@ -43,6 +46,18 @@ class Sample:
             return Usage.of_error(self.result.code, self.result.engine_ns)
         first = self.request.sample_index == 0
         return Usage.of_sample(self.result, prompt_tokens=len(self.request.prompt_token_ids) if first else 0)
+
+
+def drafting_of(samples: Iterable[Sample], info: EngineInfo) -> Policy:
+    """What ok samples taught about drafting. Trees are left out: their hazards are of several drafts at a time."""
+    found = Policy()
+    for sample in samples:
+        result, request = sample.result, sample.request
+        if isinstance(result, Finished) and request.draft.tree is None and result.drafter in info.drafters:
+            stratum = Stratum(request.task, band_of(request.sampling), result.drafter, request.acceptance)
+            evidence = Evidence.of_stats(result.speculation)
+            found += Policy({(stratum, info.drafters[result.drafter]): evidence})
+    return found
 
 
 async def generate_shard(

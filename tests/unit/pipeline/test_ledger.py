@@ -20,7 +20,7 @@ class Clock:
 
 
 def round_of(busy_ns: int) -> Round:
-    return Round(busy_ns, 1, 0, 3, 2, 1, 2)
+    return Round(busy_ns, 1, 0, 3, 2, 1, 2, num_decoding=1)
 
 
 def serving_ledger() -> tuple[Ledger, Clock]:

@@ -121,7 +121,7 @@ def test_what_a_reader_wants_to_see_is_there(mixed: Planned) -> None:
     assert "<|im_start|>system\nBe brief.<|im_end|>" in plan.first_prompts["chat"]
     assert plan.defaults["chat"]["max_tokens"] == 64
     draft = plan.defaults["chat"]["draft"]
-    assert {name: draft[name] for name in ("policy", "k", "drafter")} == {"policy": "fixed", "k": 3, "drafter": "ngram"}
+    assert (draft["policy"], draft["k"], draft["drafter"]) == ("auto", None, "ngram")
     assert plan.defaults["default"]["max_tokens"] == 256
     assert (plan.run, plan.job["workload"], plan.max_model_len) == ("w-1", "w", 512)
     assert plan.warnings == ()
