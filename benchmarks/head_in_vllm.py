@@ -56,9 +56,9 @@ def in_ours(prompts: list[list[int]], head: Path) -> dict[str, Any]:
     from workers.contract import Finished, Request, SpeculationStats
     from workers.factory import create_core
 
-    draft = Draft(drafter="eagle3", path=str(head))
+    draft = Draft(drafter="eagle3", path=str(head), measure_share=0.0)
     model, engine = Model(path=MODEL, dtype="float32"), Engine(device="cpu", max_num_seqs=8)
-    core, _ = create_core(model, draft, engine, longest_request_tokens=None, threads=len(os.sched_getaffinity(0)))
+    core = create_core(model, draft, engine, longest_request_tokens=None, threads=len(os.sched_getaffinity(0)))
     sampling = Sampling(max_tokens=ANSWER, ignore_eos=True)
     policy = DraftPolicy(policy="fixed", k=K, drafter="eagle3")
     for number, prompt in enumerate(prompts):

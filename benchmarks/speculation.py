@@ -21,28 +21,21 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
+from bench_engine import ANSWER, BenchEngine, read_prompts
 from conditions import conditions, told
 from paired import Ratio, paired_ratio
-from transformers import AutoTokenizer
 
-from configs.job import Draft, DraftPolicy, Engine, Model, Sampling
-from workers.contract import Finished, Request, Round, SpeculationStats
+from configs.job import DraftPolicy, Sampling
+from workers.contract import SpeculationStats
 from workers.distillation.evaluation import over_tasks
-from workers.factory import create_core
-from workers.models import resolve
-from workers.torch_engine import TorchEngine
 
 RESULTS = Path(__file__).parent / "results"
-MODEL = "smollm2-135m-instruct"
 BATCHES = (1, 4, 16)
-ANSWER = 64
 SHOWN = 5
 """Draft positions in a table."""
 
@@ -54,14 +47,6 @@ class Arm:
     name: str
     policy: DraftPolicy
     max_batch: int = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One of the source's."""
-
-    task: str
-    token_ids: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -103,62 +88,14 @@ def arms_of(with_small: bool) -> list[Arm]:
     ]
 
 
-def read_prompts(path: Path) -> list[Prompt]:
-    tokenizer = AutoTokenizer.from_pretrained(resolve(MODEL))
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Prompt(row["task"], _tokens(tokenizer, row["prompt"])) for row in rows]
+def acceptance(bench: BenchEngine, arm: Arm) -> dict[str, SpeculationStats]:
+    found: dict[str, SpeculationStats] = {}
+    for prompt, end in bench.answer(bench.prompts, arm.policy, Sampling(max_tokens=128)):
+        found[prompt.task] = found.get(prompt.task, SpeculationStats()) + end.speculation
+    return dict(sorted(found.items()))
 
 
-def _tokens(tokenizer: Any, prompt: str) -> tuple[int, ...]:
-    messages = [{"role": "user", "content": prompt}]
-    found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
-    return tuple(found)
-
-
-class Bench:
-    """One engine, which holds every drafter, and what it is asked."""
-
-    def __init__(self, prompts: Sequence[Prompt], head: Path, small: str | None) -> None:
-        torch.set_num_threads(1)
-        self.prompts = prompts
-        draft = Draft(drafter="eagle3", path=str(head), model=small)
-        longest = max(len(prompt.token_ids) for prompt in prompts) + 128
-        self.core: TorchEngine = create_core(
-            Model(path=MODEL), draft, Engine(device="cpu", threads=1), longest_request_tokens=longest, threads=1
-        )[0]
-        self._number = count()
-
-    def answer(
-        self, prompts: Sequence[Prompt], policy: DraftPolicy, sampling: Sampling
-    ) -> Iterator[tuple[Prompt, Finished]]:
-        """Whoever is answered, in the order of their ends."""
-        asked: dict[str, Prompt] = {}
-        for prompt in prompts:
-            name = str(next(self._number))
-            asked[f"{name}#0"] = prompt
-            self.core.add(Request(f"{name}#0", name, 0, prompt.task, prompt.token_ids, sampling, 0, policy))
-        while self.core.has_work:
-            for request_id, event in self.core.step():
-                if isinstance(event, Finished):
-                    yield asked[request_id], event
-
-    def acceptance(self, arm: Arm) -> dict[str, SpeculationStats]:
-        found: dict[str, SpeculationStats] = {}
-        for prompt, end in self.answer(self.prompts, arm.policy, Sampling(max_tokens=128)):
-            found[prompt.task] = found.get(prompt.task, SpeculationStats()) + end.speculation
-        return dict(sorted(found.items()))
-
-    def seconds(self, prompts: Sequence[Prompt], arm: Arm) -> tuple[float, SpeculationStats, list[Round]]:
-        """Of answers of a fixed length: from the end of the prefill on, as the rounds tell it."""
-        self.core.drain_rounds()
-        stats = SpeculationStats()
-        for _, end in self.answer(prompts, arm.policy, Sampling(max_tokens=ANSWER, ignore_eos=True)):
-            stats += end.speculation
-        rounds = self.core.drain_rounds()
-        return sum(each.busy_ns for each in rounds if not each.num_prefill_tokens) / 1e9, stats, rounds
-
-
-def measure_speed(bench: Bench, arms: Sequence[Arm], repeats: int, found: Found) -> None:
+def measure_speed(bench: BenchEngine, arms: Sequence[Arm], repeats: int, found: Found) -> None:
     """Each repeat asks other prompts; an arm's time stands beside that of plain decoding just before it."""
     rng = random.Random(0)
     costs: dict[int, list[tuple[int, int]]] = {}
@@ -170,8 +107,8 @@ def measure_speed(bench: Bench, arms: Sequence[Arm], repeats: int, found: Found)
             for arm in arms[1:]:
                 if arm.max_batch < batch:
                     continue
-                plain, _, before = bench.seconds(prompts, arms[0])
-                drafted, counted, rounds = bench.seconds(prompts, arm)
+                plain, _, before = bench.seconds(prompts, arms[0].policy)
+                drafted, counted, rounds = bench.seconds(prompts, arm.policy)
                 pairs.setdefault(arm.name, []).append((plain, drafted))
                 stats[arm.name] = stats.get(arm.name, SpeculationStats()) + counted
                 for each in [*before, *rounds]:
@@ -229,12 +166,12 @@ def main() -> None:
     arguments = parser.parse_args()
     prompts = read_prompts(arguments.prompts)
     random.Random(0).shuffle(prompts)
-    bench = Bench(prompts[: arguments.limit], arguments.head, arguments.small)
+    bench = BenchEngine(prompts[: arguments.limit], arguments.head, arguments.small)
     arms, found = arms_of(arguments.small is not None), Found()
     where = conditions() | {"head": arguments.head.name, "prompts": len(bench.prompts)}
     started = time.monotonic()
     for arm in arms[1:]:
-        found.acceptance[arm.name] = {task: asdict(stats) for task, stats in bench.acceptance(arm).items()}
+        found.acceptance[arm.name] = {task: asdict(stats) for task, stats in acceptance(bench, arm).items()}
     measure_speed(bench, arms, arguments.repeats, found)
     arguments.results.mkdir(parents=True, exist_ok=True)
     whole = {"conditions": where, "seconds": time.monotonic() - started, **asdict(found)}

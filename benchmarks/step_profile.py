@@ -74,7 +74,7 @@ class Situation:
 def engine(threads: int) -> TorchEngine:
     torch.set_num_threads(threads)
     section = Engine(max_num_seqs=DECODING, threads=threads)
-    core, _ = create_core(
+    core = create_core(
         Model(path=MODEL, dtype="bfloat16"),
         Draft(drafter="none"),
         section,

@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("jobs.runs", "List the runs below a folder."),
     "export": ("jobs.export", "Write a run's rows as JSONL, CSV or training data."),
     "train-draft": ("jobs.train_draft", "Train a draft head on what runs have generated."),
+    "simulate": ("jobs.simulate", "Replay a run under other draft lengths, or elsewhere."),
     "models": ("jobs.models", "List the models known by name, and fetch one."),
     "job": ("jobs.job", "Explain every value of a job file, or every key there is."),
 }

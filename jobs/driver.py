@@ -34,6 +34,7 @@ from pipeline.joined_ray import join
 from pipeline.layout import MANIFEST, REJECTED_KEY, STOP, plan_rejected
 from pipeline.lease import Lease, LeaseOwner, read_lease, refusal, start_ticks, this_machine
 from pipeline.local_ray import start_local
+from pipeline.memory import recall, remember
 from pipeline.plan import PlannedShard
 from pipeline.run_state import RunView, State, open_run
 from pipeline.store.base import AlreadyExists, NotFound, Store
@@ -138,7 +139,17 @@ def _drive(job: Job, view: RunView, attempt: Attempt, watch: Watch, retry_errors
         before = sum((footer.usage for footer in committed if footer.shard not in again), Usage())
         _generate(job, view, shards, before, attempt, watch, retry_errors)
     state: State = finalize(open_run(view.store), job.limits.max_error_rate)["state"]
+    if shards:
+        _remember(job, view.store)
     return state
+
+
+def _remember(job: Job, store: Store) -> None:
+    """The run is done; that what it learned cannot be kept takes nothing away from it."""
+    try:
+        remember(job, open_run(store))
+    except DraftfleetError as error:
+        print(f"what this run learned of drafting is not kept: {error}", file=sys.stderr)
 
 
 def _generate(
@@ -152,8 +163,9 @@ def _generate(
 ) -> None:
     """Run these shards to their end; `before`: what earlier attempts committed."""
     error_rate = ErrorRate(job.limits.max_error_rate)
+    known = recall(job, view, attempt.number)
     with cluster(job, view) as fleet:
-        assignment = replace(_assignment(job, view, attempt.number, fleet), retry_errors=retry_errors)
+        assignment = replace(_assignment(job, view, attempt.number, fleet), retry_errors=retry_errors, known=known)
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))
         heartbeat_s = assignment.heartbeat_s
         progress = Progress(view.plan.num_samples, Forecast(shards), before, window_s=2 * heartbeat_s)

@@ -103,7 +103,7 @@ def _task_lines(label: str, sample: Sample, guessed: Guess) -> Iterator[str]:
     yield "    sampling:"
     yield _line("      temperature: 0", "0 is greedy: the most likely text; 0.7 and more for variety")
     yield _line("      max_tokens: 256", "output tokens per row at most; a longer answer is cut")
-    yield _line("    draft: {policy: fixed, k: 3}", "draft length; off is plain decoding, the text stays the same")
+    yield _line("    draft: {policy: auto}", "draft length as it pays; off is plain decoding, with the same text")
 
 
 def _model_lines(sample: Sample) -> Iterator[str]:

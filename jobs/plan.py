@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from configs.job import Job
+from configs.job import DraftPolicy, Job
 from configs.load import load_job
 from jobs.options import job_argument, set_option
 from jobs.progress import duration
@@ -112,12 +112,19 @@ def summary(plan: Plan) -> Iterator[str]:
 
 
 def _defaults(plan: Plan, task: str) -> str:
-    """`rows that say nothing get: temperature 0.0, max_tokens 96, …, ngram K 2`"""
+    """`rows that say nothing get: temperature 0.0, max_tokens 96, …, drafts by ngram, K by what pays`"""
     applies = dict(plan.defaults.get(task, {}))
     draft = applies.pop("draft", {})
     shown = ", ".join(f"{name} {value}" for name, value in applies.items() if not _says_nothing(value))
-    speculation = "speculation off" if draft.get("policy") == "off" else f"{draft.get('drafter')} K {draft.get('k')}"
-    return f"rows that say nothing get: {shown}, {speculation}"
+    return f"rows that say nothing get: {shown}, {_drafting(DraftPolicy.model_validate(draft))}"
+
+
+def _drafting(policy: DraftPolicy) -> str:
+    drafters = " or ".join(policy.candidates("none"))
+    shortest, longest = policy.bounds
+    if longest == 0 or not drafters:
+        return "no drafts"
+    return f"drafts by {drafters}, K {shortest}" if shortest == longest else f"drafts by {drafters}, K as it pays"
 
 
 def _says_nothing(value: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -13,9 +15,11 @@ from jobs.run_folder import find_run
 from pipeline.finalize import rejected_usage
 from pipeline.footer import read_footers
 from pipeline.pulse import engine_snapshots, read_pulse
+from pipeline.recheck import Recheck, sum_of
 from pipeline.run_state import RunView, open_run
-from pipeline.store.base import Store
+from pipeline.saving import saving_of
 from pipeline.usage import Usage
+from workers.draft_length.comparison import Comparison
 
 
 @click.command()
@@ -55,7 +59,9 @@ def failed_in_engines(view: RunView) -> int:
 
 def details(view: RunView) -> list[str]:
     """The counters, honest: samples ok, errors by code, truncated, empty."""
-    usage = sum((footer.usage for footer in read_footers(view.store, view.data_keys)), rejected_usage(view))
+    footers = list(read_footers(view.store, view.data_keys))
+    usage = sum((footer.usage for footer in footers), rejected_usage(view))
+    rechecked = sum_of(*(footer.recheck for footer in footers))
     total = view.plan.num_samples + sum(view.plan.rejected.values())
     lines = [
         f"{usage.samples:,}/{total:,} samples done in {len(view.done):,}/{len(view.plan.shards):,} shards",
@@ -66,15 +72,26 @@ def details(view: RunView) -> list[str]:
         lines.append(f"{pulse.heard} engines, last heard {max(0.0, time.time() - pulse.updated):.0f} s ago")
         lines.append(str(view.lease.progress.get("line", "starting")))
     else:
-        lines += unclaimed(view.store, usage)
+        snapshots = engine_snapshots(view.store)
+        rechecked_ns = rechecked["engine_ns"] if rechecked else 0
+        lines += [*unclaimed(snapshots, usage, rechecked_ns), *saved(snapshots)]
+        lines += [f"recheck: {Recheck.from_json(rechecked)}"] if rechecked else []
     return [*lines, view.store.url]
 
 
-def unclaimed(store: Store, usage: Usage) -> list[str]:
-    """Work that kills and early ends cost: rounds that no committed shard claims."""
-    snapshots = engine_snapshots(store)
+def saved(snapshots: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What drafting saved, where anything was drafted."""
+    if not any(snapshot["work"]["draft_tokens"] for snapshot in snapshots):
+        return []
+    measured = [Comparison.from_json(each) for snapshot in snapshots for each in snapshot.get("comparisons", ())]
+    saving = saving_of(measured)
+    return [f"drafting: {saving or f'not measured against plain decoding ({len(measured)} blocks)'}"]
+
+
+def unclaimed(snapshots: Sequence[Mapping[str, Any]], usage: Usage, rechecked_ns: int = 0) -> list[str]:
+    """Work that kills and early ends cost: rounds that no committed shard claims, rechecks apart."""
     busy_ns = sum(snapshot["seconds_ns"]["busy"] for snapshot in snapshots)
-    lost_s = (busy_ns - usage.engine_ns_ok - usage.engine_ns_error) / 1e9
+    lost_s = (busy_ns - usage.engine_ns_ok - usage.engine_ns_error - rechecked_ns) / 1e9
     if lost_s < 0.05:
         return []
     return [f"{lost_s:,.1f} s of engine time, by {len(snapshots):,} engines, are in no committed shard"]

@@ -53,6 +53,12 @@ class S3Workplace:
         """What is committed: key -> etag."""
         return {stat.key: stat.etag for stat in self.store.list("data/")}
 
+    @property
+    def lessons(self) -> list[dict[str, Any]]:
+        """What runs have left in the policy store."""
+        policies = open_store(f"{self.root}/_policy", self.bucket.storage)
+        return [json.loads(policies.get(stat.key)) for stat in policies.list("")]
+
     def put_rows(self, text: str) -> None:
         open_store(self.bucket.url, self.bucket.storage).put("input/demo.jsonl", text.encode())
 
@@ -138,6 +144,9 @@ def test_a_killed_run_resumes_and_everyone_reads_it(s3_workplace: S3Workplace) -
     assert manifest["attempts"] == [1, 2]
     assert manifest["usage"]["samples_ok"] == 50
     assert "demo-1  completed  50/50" in far.run("runs", "--root", place.root)
+    (lesson,) = place.lessons
+    assert (lesson["run"], lesson["folder"]) == ("demo-1", f"{place.root}/demo-1")
+    assert {each["drafter"] for each in lesson["strata"]} == {"ngram"}
     assert "demo-1: completed" in far.run("status", "--root", place.root)
 
     place.put_rows(ROWS.read_text().replace("bread", "cake"))
