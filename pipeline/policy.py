@@ -83,8 +83,8 @@ def policy_of(footers: Iterable[Mapping[str, Any]], snapshots: Iterable[Mapping[
     for drafting in footers:
         found += Policy.from_json({"strata": drafting["strata"], "rounds": {}})
     for snapshot in snapshots:
-        if sums := snapshot.get("round_sums"):
-            found += Policy(rounds={snapshot["machine"]: RoundSums.from_json(sums)})
+        if "machine" in snapshot:  # one that ended before it was up is on none
+            found += Policy(rounds={snapshot["machine"]: RoundSums.from_json(snapshot["round_sums"])})
     return found
 
 

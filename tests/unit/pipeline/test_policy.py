@@ -87,7 +87,16 @@ def test_a_run_is_the_sum_of_its_shards_and_engines(increments: list[Policy], dr
 
 
 def test_an_engine_that_saw_no_round_teaches_nothing() -> None:
-    assert policy_of([], [{"part": "load"}, {"machine": "m", "round_sums": RoundSums().to_json()}]).evidence == {}
+    assert (
+        policy_of(
+            [],
+            [
+                {"part": "load", "round_sums": RoundSums().to_json()},
+                {"machine": "m", "round_sums": RoundSums().to_json()},
+            ],
+        ).evidence
+        == {}
+    )
 
 
 def engine(drafter_sha: str, machine_dtype: str = "bfloat16") -> EngineInfo:
