@@ -74,7 +74,7 @@ def test_no_decision_of_a_controller_changes_the_text(
 ) -> None:
     """Pauses of any length among them, after which a head has to catch up, and prompts shared while nobody drafted."""
     core = make(target, head, max_num_seqs=4)
-    core._pacing._controller = Whimsical(seed)
+    core.pacing._controller = Whimsical(seed)
     shared = requests(count, seed, temperature=temperature)
     twins = [
         make_request(
@@ -102,7 +102,7 @@ def test_no_decision_of_a_controller_changes_the_text(
 def test_after_a_pause_drafts_are_what_they_would_have_been(target: Path, head: Path) -> None:
     """A head that was not asked for some rounds proposes as if it had been asked in each."""
     always, paused = make(target, head), make(target, head)
-    paused._pacing._controller = Whimsical(3)
+    paused.pacing._controller = Whimsical(3)
     fixed = {"policy": "fixed", "k": 3, "drafters": None, "drafter": "eagle3"}
     ends = [
         run(core, requests(6, 5, policy, ignore_eos=True))
