@@ -137,7 +137,8 @@ def _drive(job: Job, view: RunView, attempt: Attempt, watch: Watch, retry_errors
         with contextlib.suppress(NotFound):
             view.store.delete(MANIFEST)
         before = sum((footer.usage for footer in committed if footer.shard not in again), Usage())
-        _generate(job, view, shards, before, attempt, watch, retry_errors)
+        known = recall(job, view, committed, attempt.number)
+        _generate(job, view, shards, before, known, attempt, watch, retry_errors)
     state: State = finalize(open_run(view.store), job.limits.max_error_rate)["state"]
     if shards:
         _remember(job, view.store)
@@ -157,13 +158,14 @@ def _generate(
     view: RunView,
     shards: Sequence[PlannedShard],
     before: Usage,
+    known: str,
     attempt: Attempt,
     watch: Watch,
     retry_errors: bool,
 ) -> None:
-    """Run these shards to their end; `before`: what earlier attempts committed."""
+    """Run these shards to their end; `before`: what earlier attempts committed; `known`: key of what is known of
+    drafting."""
     error_rate = ErrorRate(job.limits.max_error_rate)
-    known = recall(job, view, attempt.number)
     with cluster(job, view) as fleet:
         assignment = replace(_assignment(job, view, attempt.number, fleet), retry_errors=retry_errors, known=known)
         attempt.note(fleet_ready=time.time(), workers=fleet.workers, job=job.model_dump(mode="json"))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from configs.job import Job
-from pipeline.footer import read_footers
+from pipeline.footer import ShardFooter, read_footers
 from pipeline.layout import POLICY_START, policy_key
 from pipeline.policy import Policy, policy_of
 from pipeline.policy_store import PolicyStore, lesson_of
@@ -28,15 +29,15 @@ def policy_store(job: Job) -> PolicyStore:
     return PolicyStore(open_store(job.draft.policy_store or f"{job.sink.path.rstrip('/')}/_policy", job.storage))
 
 
-def recall(job: Job, view: RunView, attempt: int) -> str:
-    """Write what is known of drafting before this attempt -> the key, for its engines.
+def recall(job: Job, view: RunView, committed: Iterable[ShardFooter], attempt: int) -> str:
+    """Write what is known of drafting before this attempt -> the key, for its engines. `committed`: the run's shards.
 
     Raises:
         ConfigError: the policy store holds what is no policy, or another target's.
     """
     start = Policy.from_json(json.loads(_start(job, view)))
     key = policy_key(attempt)
-    view.store.put(key, json.dumps((start + taught(view)).to_json()).encode())
+    view.store.put(key, json.dumps((start + taught(view, committed)).to_json()).encode())
     return key
 
 
@@ -53,13 +54,14 @@ def _start(job: Job, view: RunView) -> bytes:
 
 def remember(job: Job, view: RunView) -> None:
     """Leave what a finished run taught to those that come."""
-    policy_store(job).put(lesson_of(view.plan.run, view.store.url, target_of(view), taught(view)))
+    footers = read_footers(view.store, view.data_keys)
+    policy_store(job).put(lesson_of(view.plan.run, view.store.url, target_of(view), taught(view, footers)))
 
 
-def taught(view: RunView) -> Policy:
+def taught(view: RunView, footers: Iterable[ShardFooter]) -> Policy:
     """By the run itself so far: its committed shards, and its engines."""
-    footers = ({"strata": footer.drafting} for footer in read_footers(view.store, view.data_keys))
-    return policy_of(footers, engine_snapshots(view.store))
+    drafting = ({"strata": footer.drafting} for footer in footers)
+    return policy_of(drafting, engine_snapshots(view.store))
 
 
 def target_of(view: RunView) -> str:

@@ -19,7 +19,7 @@ from configs.errors import ConfigError
 from pipeline.layout import TRACES_DIR, trace_key
 from pipeline.store.base import Store
 from workers.contract import Round, SequenceRound
-from workers.draft_length.cost import RoundShape
+from workers.draft_length.cost import RoundShape, add_drafts
 from workers.draft_length.replay import History, TracedRound
 from workers.draft_length.stratum import Stratum
 
@@ -153,11 +153,7 @@ def _add(
             history = requests[engine, number] = History(stratum, context)
             trace.histories.append(history)
         history.rounds.append(TracedRound(asked, offered, accepted))
-        if offered:
-            by_depth = drafted.setdefault(stratum.drafter, [])
-            by_depth += [0.0] * (offered - len(by_depth))
-            for depth in range(offered):
-                by_depth[depth] += 1.0
+        add_drafts(drafted, stratum.drafter, [1.0] * offered)
     trace.rounds += 1
     trace.sequence_rounds += done["num_decoding"]
     if done["is_usual"]:

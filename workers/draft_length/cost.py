@@ -103,6 +103,15 @@ def features(shape: RoundShape, names: Sequence[str]) -> NDArray[np.float64]:
     return np.array([found.get(name, 0.0) for name in names])
 
 
+def add_drafts(drafted: dict[str, list[float]], drafter: str, by_depth: Sequence[float]) -> None:
+    """Count a sequence's drafts, or those of several, in `RoundShape.drafted`."""
+    if by_depth:
+        counts = drafted.setdefault(drafter, [])
+        counts += [0.0] * (len(by_depth) - len(counts))
+        for depth, drafts in enumerate(by_depth):
+            counts[depth] += drafts
+
+
 def by_segment(rows: float) -> list[float]:
     """How many of the rows fall into each segment, up to the last one that has any."""
     found = list[float]()

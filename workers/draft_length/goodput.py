@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.draft_length.cost import Cost, RoundShape
+from workers.draft_length.cost import Cost, RoundShape, add_drafts
 from workers.draft_length.hazards import Outlook
 
 
@@ -75,10 +75,7 @@ def choice_of(lengths: Sequence[int], groups: Sequence[Group], common: Common, c
         if length == 0:
             continue
         tokens += group.num_seqs * sum(group.outlook.survival[:length])
-        by_depth = drafted.setdefault(group.drafter, [])
-        by_depth += [0.0] * (length - len(by_depth))
-        for depth in range(length):
-            by_depth[depth] += group.num_seqs * group.outlook.offered[depth]
+        add_drafts(drafted, group.drafter, [group.num_seqs * share for share in group.outlook.offered[:length]])
     seconds = cost(RoundShape(num_seqs, common.kv_tokens, 0, drafted))
     return Choice(tuple(lengths), tokens, seconds)
 

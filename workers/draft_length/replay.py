@@ -12,10 +12,11 @@ import random
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from workers.contract import MAX_DRAFT_LEN
 from workers.draft_length.controller import DraftLengthController, RoundPlan, Standing, Tally
-from workers.draft_length.cost import Cost, RoundShape
+from workers.draft_length.cost import Cost, RoundShape, add_drafts
 from workers.draft_length.evidence import Evidence
 from workers.draft_length.hazards import IGNORANCE, hazard_of, pooled_prior
 from workers.draft_length.stratum import Stratum
@@ -45,17 +46,17 @@ class History:
         return sum(1 + each.accepted for each in self.rounds)
 
 
-class LengthChoice:
+class LengthChoice(Protocol):
     """Draft lengths for a round, however they come about."""
 
-    def plan(self, standings: Sequence[Standing], kv_tokens: int) -> RoundPlan:
-        raise NotImplementedError
+    def plan(self, standings: Sequence[Standing], kv_tokens: int) -> RoundPlan: ...
 
     def record(self, shape: RoundShape, seconds: float, tallies: Sequence[Tally]) -> None:
-        """Nothing to learn."""
+        """What came of it."""
+        ...
 
 
-class FixedLengths(LengthChoice):
+class FixedLengths:
     """By stratum; also the oracle, whose lengths were found by trying."""
 
     def __init__(self, by_stratum: Mapping[Stratum, int], default: int = 0) -> None:
@@ -66,8 +67,11 @@ class FixedLengths(LengthChoice):
         lengths = (self._by_stratum.get(each.stratum, self._default) for each in standings)
         return RoundPlan(tuple(each.bounded(k) for each, k in zip(standings, lengths, strict=True)))
 
+    def record(self, shape: RoundShape, seconds: float, tallies: Sequence[Tally]) -> None:
+        """Nothing to learn."""
 
-class AutoLengths(LengthChoice):
+
+class AutoLengths:
     """The controller, from nothing."""
 
     def __init__(self, drafters: Sequence[str], seed: int) -> None:
@@ -172,11 +176,8 @@ class Replay:
         found: dict[str, list[float]] = {}
         for number in lengths:
             offered, _ = kept[number]
-            by_depth = found.setdefault(self._histories[number].stratum.drafter, [])
-            by_depth += [0.0] * (offered - len(by_depth))
-            for depth in range(offered):
-                by_depth[depth] += 1.0
-        return {drafter: by_depth for drafter, by_depth in found.items() if by_depth}
+            add_drafts(found, self._histories[number].stratum.drafter, [1.0] * offered)
+        return found
 
 
 def _standing(stratum: Stratum, num_seqs: int) -> Standing:
